@@ -14,11 +14,19 @@ from typing import Any, Literal, get_args
 from app.protocol.chat import ToolCall
 from app.tools.approval import NO_TOOL_SETTINGS, ToolSettings
 from app.tools.tool import ToolResult
+from quantizer.system.errors import StorageError
 
 Role = Literal["system", "user", "assistant", "tool", "summary"]
 ROLES: frozenset[str] = frozenset(get_args(Role))
 Scalar = str | int | float | bool
 _TITLE_CHARACTERS = 60
+
+
+class WrittenElsewhereError(StorageError):
+    """Another window goes on with what was to be taken away."""
+
+    def __init__(self) -> None:
+        super().__init__("Another window is answering here.", "Wait until it has ended, or press Esc there.")
 
 
 class MessageState(Enum):

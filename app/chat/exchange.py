@@ -11,7 +11,7 @@ from contextlib import aclosing
 from dataclasses import replace
 
 from app.chat.branches import UNSAVED_ID, RemovedMessages
-from app.chat.conversation import Message, MessageContent, placed
+from app.chat.conversation import Message, MessageContent, WrittenElsewhereError, placed
 from app.chat.events import Added, Changed, ChatEvent, Events, Failed, Note, Paused
 from app.chat.repository import AnswerTarget
 from app.chat.rounds import RoundLimitError, pause_after, rounds_of, run_calls
@@ -48,6 +48,8 @@ async def ask_again(chat: ChatState, question: Message) -> Events:
         if message.parent_id == question.id and message.role == "assistant" and is_blank:
             try:
                 await remove(chat, message.id)
+            except WrittenElsewhereError:
+                continue  # another window has begun it: it is a version
             except StorageError as error:
                 yield chat.fail(question.id, error)
                 return
@@ -171,10 +173,15 @@ async def _answer_with_room(chat: ChatState, target: AnswerTarget, *, may_retry:
 
 
 async def remove(chat: ChatState, message_id: int) -> RemovedMessages:
-    """Remove a message with its descendants. Raises StorageError."""
+    """Remove a message with its descendants. Raises StorageError, having removed nothing; a WrittenElsewhereError where
+    another window goes on with them."""
     removed = chat.conversation.remove(message_id)
     if message_id != UNSAVED_ID:
-        await chat.stored.remove(message_id, chat.conversation.leaf_id)
+        try:
+            await chat.stored.remove(message_id, chat.conversation.leaf_id)
+        except StorageError:
+            chat.conversation.restore(removed)
+            raise
         chat.measure_branch()
     return removed
 

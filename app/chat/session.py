@@ -14,7 +14,7 @@ from contextlib import aclosing, suppress
 from app.chat.backend import ChatConnection
 from app.chat.branches import UNSAVED_ID, RemovedMessages
 from app.chat.compaction import TOKENS_AFTER, AutoCompaction, estimated_tokens
-from app.chat.conversation import Message, MessageContent, MessageState, provisional_title
+from app.chat.conversation import Message, MessageContent, MessageState, WrittenElsewhereError, provisional_title
 from app.chat.events import Added, Changed, ChatEvent, Events, Note, Written
 from app.chat.exchange import ask, ask_again, compare, go_on, remove
 from app.chat.repository import AnswerTarget, OpenedChat
@@ -125,8 +125,9 @@ class OpenChat(ChatState):
         self._start(go_on(self, answer), answer.id)
 
     def compact(self, focus: str = "") -> None:
-        """Summarise the older messages now; `focus` is what to keep in mind above all."""
-        self._start(make_room_now(self, focus), self.conversation.leaf_id)
+        """Summarise the older messages now; `focus` is what to keep in mind above all. Nothing is summarised while
+        another window goes on after them: its answer would be on another branch."""
+        self._start(self._compact(focus), self.conversation.leaf_id)
 
     def compare(self, model: str) -> bool:
         """Answer the last question with another model, beside the present answer. Return False if there is none."""
@@ -281,19 +282,29 @@ class OpenChat(ChatState):
     async def undo_step(self) -> UndoneStep | None:
         """Take back the last step of the shown branch, with the files that it changed; its messages stay as another
         version (`app.chat.steps` says what a step is). Return None while an answer runs, and in an empty chat. Raises
-        StorageError, having changed nothing, for a file that was changed since."""
-        step = None if self.is_answering else await self._steps.undo()
-        self._measure()
-        await self._draw(Changed())
-        return step
+        StorageError, having changed nothing, for a file that was changed since, and while another window answers in
+        this chat."""
+        return await self._change_step(self._steps.undo)
 
     async def redo_step(self) -> UndoneStep | None:
         """Do again what `undo_step` took back last, files included. Return None if nothing was, if the chat went on, or
         while an answer runs. Raises as `undo_step`."""
-        step = None if self.is_answering else await self._steps.redo()
-        self._measure()
-        await self._draw(Changed())
-        return step
+        return await self._change_step(self._steps.redo)
+
+    async def _change_step(self, change: Callable[[], Awaitable[UndoneStep | None]]) -> UndoneStep | None:
+        if self.is_answering:
+            return None
+        leaf_id = self.conversation.leaf_id
+        try:
+            # marked first, then looked: of two windows that begin at once, neither misses the other
+            async with self.stored.answering(None if leaf_id == UNSAVED_ID else leaf_id):
+                await self._take_over()
+                if self.conversation.elsewhere:  # on any branch: its tools change the same files
+                    raise WrittenElsewhereError
+                return await change()
+        finally:
+            self._measure()
+            await self._draw(Changed())
 
     async def step_to_version(self, message_id: int, n_steps: int) -> int | None:
         """Show the version `n_steps` to the right of a message; return its id, or None if there is none."""
@@ -304,6 +315,9 @@ class OpenChat(ChatState):
         return version_id
 
     async def remove(self, message_id: int) -> RemovedMessages:
+        """Remove a message with its descendants, also those of other windows. Raises WrittenElsewhereError while one
+        goes on with them."""
+        await self._take_over()  # what is not known here could not be restored
         removed = await remove(self, message_id)
         self._on_change(self)
         return removed
@@ -415,6 +429,16 @@ class OpenChat(ChatState):
         self.queue = (question, *self.queue)
         self._on_change(self)
         async with aclosing(events):
+            async for event in events:
+                yield event
+
+    async def _compact(self, focus: str) -> Events:
+        with suppress(StorageError):  # saving the summary reports it
+            await self._take_over()
+        if self.conversation.is_answered_elsewhere:
+            yield Note(ANSWERED_ELSEWHERE)
+            return
+        async with aclosing(make_room_now(self, focus)) as events:
             async for event in events:
                 yield event
 

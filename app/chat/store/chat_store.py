@@ -116,8 +116,8 @@ class ChatStore:
     def __init__(self, data_dir: Path) -> None:
         self._database = Database(data_dir / FILE_NAME, SCHEMA)  # which opens it on first use
         self.chats = Chats(self._database)
-        self.messages = Messages(self._database)
         self.writers = Writers(self._database, data_dir / writers.FOLDER_NAME)
+        self.messages = Messages(self._database, self.writers)
         self.transcripts = Transcripts(self._database, self.chats, self.messages, self.writers)
         self.search = Search(self._database)
         self.drafts = Drafts(self._database)

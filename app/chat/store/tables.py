@@ -10,7 +10,15 @@ import sqlite3
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 
-from app.chat.conversation import Chat, ChatSettings, Message, MessageContent, MessageState, call_text
+from app.chat.conversation import (
+    Chat,
+    ChatSettings,
+    Message,
+    MessageContent,
+    MessageState,
+    WrittenElsewhereError,
+    call_text,
+)
 from app.chat.store.attachment_files import release, use_in_message
 from app.chat.store.database import (
     CHAT_COLUMNS,
@@ -26,7 +34,7 @@ from app.chat.store.database import (
     storable,
 )
 from app.chat.store.search import ANYTHING, ChatFilter
-from app.chat.store.writers import mark_writer
+from app.chat.store.writers import Writers, mark_writer
 from app.common.database import Database
 from app.protocol.chat import ToolCall
 from app.protocol.codec import decode
@@ -202,8 +210,9 @@ class Messages:
     """The table of messages. Raises StorageError for a missing chat or parent, and for an attachment that is not kept
     (`app.chat.store.attachment_files`)."""
 
-    def __init__(self, database: Database) -> None:
+    def __init__(self, database: Database, writers: Writers) -> None:
         self._database = database
+        self._writers = writers
 
     def of(self, chat_id: int) -> tuple[Message, ...]:
         """Return all messages of a chat, every branch, parents before children."""
@@ -295,10 +304,15 @@ class Messages:
             _show(connection, chat_id, leaf_id)
 
     def remove(self, chat_id: int, message_id: int) -> None:
-        """Delete a message and its descendants; if it was shown, the branch ends before it."""
+        """Delete a message and its descendants; if it was shown, the branch ends before it. Raises
+        WrittenElsewhereError, having deleted nothing, while another window goes on after one of them: what that one
+        writes next would be lost."""
         place = {"chat_id": chat_id, "id": message_id}
         before = "(SELECT parent_id FROM messages WHERE id = :id)"
-        with self._database.writing() as connection:
+        with self._database.writing() as connection:  # in which no other window can begin
+            below = connection.execute(f"{_BELOW} SELECT id FROM below", place)  # noqa: S608
+            if self._writers.of_chat(chat_id).intersection(int(row["id"]) for row in below):
+                raise WrittenElsewhereError
             connection.execute(
                 f"{_BELOW} UPDATE chats SET leaf_id = {before} WHERE id = :chat_id AND leaf_id IN below",  # noqa: S608
                 place,

@@ -190,3 +190,18 @@ async def test_other_windows_know_of_an_answer_as_long_as_it_runs(open_app, tmp_
         assert other_window.writers.of_chat(chat.id) == {chat.leaf_id + 1}
         await user.presses("escape")
         await user.until(lambda: not other_window.writers.of_chat(chat.id), "it is still marked")
+
+
+async def test_undo_and_delete_wait_for_the_end_of_another_windows_answer(open_app, tmp_path, other_window):
+    chat_id, message = _begin(other_window, "from there", "Half")
+    async with SqliteChatRepository(tmp_path) as repository, open_app(ScriptedClient(), (120, 30), repository) as user:
+        await user.sees("answering in another window")
+        await user.asks("/undo")
+        await user.sees("Another window is answering here. Wait until it has ended, or press Esc there.")
+        await user.presses("escape", "ctrl+up", "delete")
+        await user.sees("Another window is answering here.", "Half")
+        _end(other_window, chat_id, message, "Half of it.")
+        await user.sees("Half of it.")
+        await user.presses("escape")
+        await user.asks("/undo")
+        await user.sees("Took the last question and its answer back.")
