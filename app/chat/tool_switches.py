@@ -1,4 +1,4 @@
-"""The tools of a chat as the person switches them: changes of `ToolSettings`, and the settings as text. Pure.
+"""The tools of a chat as the person switches them: changes of `ToolSettings`, and the settings as text.
 
 Names are those of servers ("files"), of tools ("read_file") or both ("files/read_file"). What a server says of itself
 and of its tools is untrusted.
@@ -6,14 +6,16 @@ and of its tools is untrusted.
 
 from __future__ import annotations
 
-import shlex
+import asyncio
+import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import TYPE_CHECKING
 
-from app.common.terminal import printable_line
+from app.common.terminal import printable_line, quoted_command, quoted_name
 from app.tools.approval import MAX_ROUNDS, ApprovalRule, ToolSettings
-from app.tools.tool import Effect, ServerStatus, ServerTool
+from app.tools.tool import BoundCommand, Effect, ServerStatus, ServerTool
 from quantizer.system.errors import UsageError
 
 if TYPE_CHECKING:
@@ -27,21 +29,23 @@ _DESCRIPTION_CHARACTERS = 60
 
 @dataclass(frozen=True, slots=True)
 class RequestedTools:
-    """Names of servers and tools to switch on, folders as absolute paths, names of those that need no question,
-    beginnings of commands that need none, and the most rounds (None: as the chat has it)."""
+    """Names of servers and tools to switch on, folders as resolved paths, names of those that need no question,
+    commands that need none in the chat's first folder, beginnings of such commands, and the most rounds (None: as the
+    chat has it)."""
 
     enabled: tuple[str, ...] = ()
     folders: tuple[str, ...] = ()
     allowed: tuple[str, ...] = ()
     commands: tuple[tuple[str, ...], ...] = ()
+    beginnings: tuple[tuple[str, ...], ...] = ()
     max_rounds: int | None = None
 
     def __bool__(self) -> bool:
         return self != RequestedTools()
 
     async def applied(self, settings: ToolSettings, tools: ToolBackend) -> ToolSettings:
-        """Return `settings` with these switched on, and allowed as they are now. Raises UsageError for an unknown
-        name."""
+        """Return `settings` with these switched on, and allowed as they are now: a command as the program that it is
+        in the first folder. Raises UsageError for an unknown name, and for a program that is not there."""
         servers = await tools.servers()
         for name in self.enabled:
             settings = switched(settings, servers, name, is_switched_on=True)
@@ -49,8 +53,12 @@ class RequestedTools:
             settings = with_folder(settings, folder)
         if self.max_rounds is not None:
             settings = replace(settings, max_rounds=self.max_rounds)
-        if self.allowed or self.commands:
-            rules = allowing_rules(await tools.offered(settings), self.allowed, self.commands)
+        if self.allowed or self.commands or self.beginnings:
+            offered = await tools.offered(settings)
+            rules = allowing_rules(offered, self.allowed)
+            for commands, has_more in ((self.commands, False), (self.beginnings, True)):
+                bound = await asyncio.to_thread(_bound, commands, settings.folders) if commands else []
+                rules += command_rules(offered, bound, has_more=has_more)
             settings = replace(settings, rules=tuple(dict.fromkeys((*settings.rules, *rules))))
         return settings
 
@@ -126,11 +134,9 @@ def with_rounds(settings: ToolSettings, text: str) -> ToolSettings:
     return replace(settings, max_rounds=int(text))
 
 
-def allowing_rules(
-    offered: Sequence[ServerTool], names: Sequence[str], commands: Sequence[tuple[str, ...]]
-) -> list[ApprovalRule]:
-    """Return rules that allow servers and tools by their names, and commands by how they begin. Raises UsageError for
-    a name that is not among the tools that are on."""
+def allowing_rules(offered: Sequence[ServerTool], names: Sequence[str]) -> list[ApprovalRule]:
+    """Return rules that allow servers and tools by their names. Raises UsageError for a name that is not among the
+    tools that are on."""
     rules = []
     for name in names:
         tools = [tool for tool in offered if name in (tool.server, f"{tool.server}/{tool.name}", tool.definition.name)]
@@ -142,15 +148,31 @@ def allowing_rules(
             rules.append(ApprovalRule("server", tool.server, fingerprint=tool.server_fingerprint))
         else:
             rules.append(ApprovalRule("tool", tool.server, tool.name, fingerprint=tool.fingerprint))
+    return rules
+
+
+def command_rules(
+    offered: Sequence[ServerTool], commands: Sequence[BoundCommand], *, has_more: bool
+) -> list[ApprovalRule]:
+    """Return rules that allow `commands`, with `has_more` also with arguments after theirs. Raises UsageError where no
+    tool that runs commands is on."""
     runners = [tool for tool in offered if tool.effect is Effect.RUN]
     if commands and not runners:
         raise UsageError("No tool is on that runs commands.", "Add --tools commands.")
-    rules += [
-        ApprovalRule("command", tool.server, tool.name, argv, fingerprint=tool.fingerprint)
+    return [
+        ApprovalRule("command", tool.server, tool.name, each, has_more=has_more, fingerprint=tool.fingerprint)
         for tool in runners
-        for argv in commands
+        for each in commands
     ]
-    return rules
+
+
+def _bound(commands: Sequence[tuple[str, ...]], folders: Sequence[str]) -> list[BoundCommand]:
+    """Return what `commands` are in the first of `folders`. Raises UsageError."""
+    from app.tools.builtin.commands import bound_command  # imports asyncio's subprocesses and psutil
+
+    if not folders:
+        raise UsageError("Commands run in a folder of the chat, and it has none.", "Add --folder.")
+    return [bound_command(argv, Path(folders[0]), os.environ) for argv in commands]
 
 
 def is_on(settings: ToolSettings, server: ServerStatus) -> bool:
@@ -167,8 +189,14 @@ def rule_text(rule: ApprovalRule) -> str:
     server, tool = printable_line(rule.server), printable_line(rule.tool)
     if rule.scope == "server":
         return f"{verb}: all of {server}"
+    if rule.is_former:
+        begins = quoted_command(rule.argv_prefix)
+        return f"no longer allowed: commands that begin with {begins}, of any program and folder; the next one asks"
     if rule.scope == "command":
-        return f"{verb}: commands that begin with {printable_line(shlex.join(rule.argv_prefix))}"
+        shown = quoted_command(rule.command.argv if rule.command is not None else rule.argv_prefix)
+        more = " and any arguments after it" if rule.has_more or rule.command is None else ""
+        where = f", {quoted_name(rule.command.program)} in {quoted_name(rule.command.folder)}" if rule.command else ""
+        return f"{verb}: {shown}{more}{where}"
     return f"{verb}: {tool} of {server}"
 
 
@@ -185,7 +213,7 @@ def _lines(settings: ToolSettings, servers: Sequence[ServerStatus], n_tokens: in
             yield f"    ! {printable_line(server.problem)}"
         for tool in server.tools:
             yield f"    {_box(settings.has(server.name, tool.name))} {printable_line(tool.name)}: {_beginning(tool)}"
-    yield from (f"folder: {printable_line(folder)}" for folder in settings.folders)
+    yield from (f"folder: {quoted_name(folder)}" for folder in settings.folders)
     yield from (f"{number}. {rule_text(rule)}" for number, rule in enumerate(settings.rules, start=1))
     yield "/tools on NAME, off NAME, folder PATH, drop PATH, rounds NUMBER; forget NUMBER removes what was decided."
 

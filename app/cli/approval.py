@@ -66,8 +66,10 @@ def allowing_option(question: ApprovalQuestion) -> str:
     """Return the option of a command line that allows such a call."""
     import shlex
 
-    if argv := question.preview.argv:
-        return f"--allow-command {shlex.quote(printable_line(shlex.join(argv)))}"
+    if (command := question.preview.command) is not None:
+        if not all(each.isprintable() for each in command.argv):
+            return "An answer at a terminal"  # what cannot be shown cannot be copied
+        return f"--allow-command {shlex.quote(shlex.join(command.argv))}"
     return f"--allow {printable_line(question.tool.server)}/{printable_line(question.tool.name)}"
 
 

@@ -222,7 +222,16 @@ class ToolOptions:
         (), "Do not ask for these servers or tools.", flags=("--allow",), metavar="NAMES"
     )
     allowed_commands: tuple[str, ...] = declared(
-        (), "Do not ask for commands that begin so; repeatable.", flags=("--allow-command",), metavar="TEXT"
+        (),
+        "Do not ask for this command with exactly these arguments, in the first folder; repeatable.",
+        flags=("--allow-command",),
+        metavar="TEXT",
+    )
+    allowed_beginnings: tuple[str, ...] = declared(
+        (),
+        "Do not ask for this command with these and any further arguments, whatever they make it do; repeatable.",
+        flags=("--allow-command-prefix",),
+        metavar="TEXT",
     )
     max_rounds: int | None = declared(
         None, "Rounds of calls in an answer.", kind=Kind.INTEGER, least=1, most=1000, default_text="25"
@@ -235,20 +244,22 @@ class ToolOptions:
 
         allowed = _names(self.allowed)
         if any(name.partition("/")[0] == _COMMANDS for name in allowed):
-            remedy = 'Give how they begin: --allow-command "pytest -q".'
-            raise UsageError("Commands cannot be allowed all at once.", remedy)
-        commands = []
-        for text in self.allowed_commands:
-            try:
-                words = tuple(shlex.split(text))
-            except ValueError as error:
-                cause = f"{text!r} cannot be split into words: {error}."
-                raise UsageError(cause, "Close its quotation marks.") from error
-            if not words:
-                raise UsageError("The beginning of a command is empty.", 'Give one: --allow-command "pytest -q".')
-            commands.append(words)
+            raise UsageError("Commands cannot be allowed all at once.", 'Name each: --allow-command "pytest -q".')
+        commands, beginnings = (
+            tuple(map(_command, texts)) for texts in (self.allowed_commands, self.allowed_beginnings)
+        )
         folders = tuple(map(_folder, self.folders))
-        return RequestedTools(_names(self.tools), folders, allowed, tuple(commands), self.max_rounds)
+        return RequestedTools(_names(self.tools), folders, allowed, commands, beginnings, self.max_rounds)
+
+
+def _command(text: str) -> tuple[str, ...]:
+    try:
+        words = tuple(shlex.split(text))
+    except ValueError as error:
+        raise UsageError(f"{text!r} cannot be split into words: {error}.", "Close its quotation marks.") from error
+    if not words:
+        raise UsageError("A command to allow is empty.", 'Give one: --allow-command "pytest -q".')
+    return words
 
 
 def _names(texts: Sequence[str]) -> tuple[str, ...]:

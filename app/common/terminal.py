@@ -5,8 +5,10 @@ Owns which characters may reach the screen. Independent of colours and widgets.
 
 from __future__ import annotations
 
+import json
 import re
-from collections.abc import Sequence
+import shlex
+from collections.abc import Iterable, Sequence
 
 _KEPT = {"\n", "\t"}
 _BIDI_CONTROLS = [0x061C, 0x200E, 0x200F, *range(0x202A, 0x202F), *range(0x2066, 0x206A)]
@@ -35,6 +37,18 @@ def printable_line(text: str) -> str:
 def printable_paste(text: str) -> str:
     """Return pasted text sanitized, without the letters of its control sequences, its lines ended by newlines."""
     return printable(_SEQUENCE.sub("", text).replace("\r\n", "\n").replace("\r", "\n"))
+
+
+def quoted_name(name: str) -> str:
+    """Return the name or path of a file for a line that a person decides by: as it is where each character shows, else
+    in quotes with escapes, so that no name forges a line, turns its direction or looks like another name."""
+    return name if name.isprintable() and not name.startswith('"') else json.dumps(name)
+
+
+def quoted_command(argv: Iterable[str]) -> str:
+    """Return the arguments of a command for a line that a person decides by, each as a shell would take it; one with
+    characters that do not show has escapes."""
+    return " ".join(shlex.quote(each) if each.isprintable() else json.dumps(each) for each in argv)
 
 
 def format_bytes(n_bytes: int) -> str:

@@ -15,7 +15,7 @@ from itertools import takewhile
 from typing import Literal, Protocol
 
 from app.protocol.chat import ToolCall
-from app.tools.tool import Effect, Preview, ServerTool
+from app.tools.tool import BoundCommand, Effect, Preview, ServerTool
 
 DEFAULT_MAX_ROUNDS = 25
 MAX_ROUNDS = 1000  # that a person may allow
@@ -24,16 +24,26 @@ MAX_ROUNDS = 1000  # that a person may allow
 @dataclass(frozen=True, slots=True)
 class ApprovalRule:
     """What the person decided for all further calls of this chat. `scope` is "tool" (of `server`), "server" (all its
-    tools) or "command" (of that tool, whose argument list begins with exactly `argv_prefix`). The rule allows such a
-    call, or with `is_denied` refuses it. `fingerprint` is that of the tool or server as the person saw it: what has
-    become another since is not allowed by the rule."""
+    tools) or "command" (of that tool: this program in this folder with exactly these arguments, or with `has_more` any
+    after them). The rule allows such a call, or with `is_denied` refuses it. `fingerprint` is that of the tool or
+    server as the person saw it: what has become another since is not allowed by the rule.
+
+    A rule that version 0.1 stored has an `argv_prefix` instead of a command. It covered programs that the person never
+    saw, so it allows nothing any more, and the next question says so."""
 
     scope: Literal["tool", "server", "command"]
     server: str
     tool: str = ""
-    argv_prefix: tuple[str, ...] = ()
+    command: BoundCommand | None = None
+    has_more: bool = False
     is_denied: bool = False
     fingerprint: str = ""
+    argv_prefix: tuple[str, ...] = ()
+
+    @property
+    def is_former(self) -> bool:
+        """Whether it is a rule of version 0.1 that allows nothing any more."""
+        return self.scope == "command" and self.command is None and not self.is_denied
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +74,8 @@ class Verdict(Enum):
 
 class Decision(Enum):
     ONCE = "once"
-    TOOL = "tool"  # this tool in this chat; of a command, all that begin with these arguments
+    TOOL = "tool"  # this tool in this chat; of a command, exactly this one in this folder
+    BEGINNING = "beginning"  # of a command: this program in this folder with these arguments and any after them
     SERVER = "server"  # all tools of this server in this chat
     DENY = "deny"  # this call only
     NEVER = "never"  # this tool in this chat
@@ -72,16 +83,19 @@ class Decision(Enum):
 
 @dataclass(frozen=True, slots=True)
 class ApprovalQuestion:
-    """A call that waits for the person. `arguments` is the whole JSON text; it and `preview` are untrusted."""
+    """A call that waits for the person. `arguments` is the whole JSON text; it and `preview` are untrusted. `note` says
+    why a rule that looks as if it allowed the call does not, "" where there is none."""
 
     tool: ServerTool
     arguments: str
     preview: Preview
+    note: str = ""
 
     @property
     def decisions(self) -> tuple[Decision, ...]:
-        """The answers that it takes: a command is never allowed by its server."""
-        return tuple(each for each in Decision if each is not Decision.SERVER or not self.preview.argv)
+        """The answers that it takes: a command is never allowed by its server, and only one has a beginning."""
+        other = Decision.BEGINNING if self.preview.command is None else Decision.SERVER
+        return tuple(each for each in Decision if each is not other)
 
 
 class Approver(Protocol):
@@ -90,28 +104,68 @@ class Approver(Protocol):
 
 
 def verdict(
-    rules: Sequence[ApprovalRule], tool: ServerTool, argv: Sequence[str] = (), trusted: Collection[str] = ()
+    rules: Sequence[ApprovalRule],
+    tool: ServerTool,
+    command: BoundCommand | None = None,
+    trusted: Collection[str] = (),
 ) -> Verdict:
-    """Return whether a call of `tool`, with `argv` if it is a command, may run; a refusal of `rules` counts first. A
-    command is allowed by the exact beginning of its arguments only. A tool or server that changed since it was allowed
-    is asked about again. What only reads needs no question on the servers that are `trusted`."""
-    matching = [rule for rule in rules if _matches(rule, tool, argv)]
+    """Return whether a call of `tool`, which runs `command` if it does, may run; a refusal of `rules` counts first. A
+    command is allowed by a rule about its program, folder and arguments only. A tool or server that changed since it
+    was allowed is asked about again. What only reads needs no question on the servers that are `trusted`."""
+    matching = [rule for rule in rules if _matches(rule, tool, command)]
     if any(rule.is_denied for rule in matching):
         return Verdict.DENY
     seen = {"server": tool.server_fingerprint, "tool": tool.fingerprint, "command": tool.fingerprint}
-    has_rule = any(rule.fingerprint == seen[rule.scope] for rule in matching if not argv or rule.scope == "command")
+    of_commands = command is not None
+    has_rule = any(
+        rule.fingerprint == seen[rule.scope] for rule in matching if (rule.scope == "command") == of_commands
+    )
     reads_only = tool.effect is Effect.READ and tool.server in trusted
     return Verdict.ALLOW if has_rule or reads_only else Verdict.ASK
 
 
-def _matches(rule: ApprovalRule, tool: ServerTool, argv: Sequence[str]) -> bool:
+def _matches(rule: ApprovalRule, tool: ServerTool, command: BoundCommand | None) -> bool:
     if rule.server != tool.server:
         return False
     if rule.scope == "server":
         return True
     if rule.tool != tool.name:
         return False
-    return rule.scope == "tool" or (bool(rule.argv_prefix) and tuple(argv[: len(rule.argv_prefix)]) == rule.argv_prefix)
+    if rule.scope == "tool":
+        return True
+    if command is None or rule.is_former:
+        return False
+    if rule.command is None:  # a refusal of a former version
+        return _begins_with(command, rule.argv_prefix)
+    has_arguments = command.argv == rule.command.argv or (rule.has_more and _begins_with(command, rule.command.argv))
+    return has_arguments and command.is_same_place(rule.command)
+
+
+def _begins_with(command: BoundCommand, argv: tuple[str, ...]) -> bool:
+    return bool(argv) and command.argv[: len(argv)] == argv
+
+
+def note_of(rules: Sequence[ApprovalRule], tool: ServerTool, command: BoundCommand | None) -> str:
+    """Return why `command` is asked about though a rule allows what looks the same, "" where none does."""
+    of_tool = [rule for rule in rules if (rule.scope, rule.server, rule.tool) == ("command", tool.server, tool.name)]
+    notes = [_difference(rule, command) for rule in of_tool if command is not None and not rule.is_denied]
+    return next(filter(None, notes), "")
+
+
+def _difference(rule: ApprovalRule, command: BoundCommand) -> str:
+    """Return what `command` has that is not as `rule` allows it, "" where its arguments begin otherwise."""
+    allowed = rule.command
+    if not _begins_with(command, rule.argv_prefix if allowed is None else allowed.argv):
+        return ""
+    if allowed is None:
+        return "An earlier version allowed commands that begin so, of any program and folder. Decide again."
+    differences = (
+        (command.folder != allowed.folder, f"What you allowed runs in another folder: {allowed.folder}."),
+        (command.program != allowed.program, f"What you allowed is another program: {allowed.program}."),
+        (command.target != allowed.target, f"{allowed.program} led to another program: {allowed.target}."),
+        (command.argv != allowed.argv and not rule.has_more, "What you allowed has fewer arguments."),
+    )
+    return next((text for is_so, text in differences if is_so), "")
 
 
 def rule_of(decision: Decision, question: ApprovalQuestion) -> ApprovalRule | None:
@@ -122,9 +176,12 @@ def rule_of(decision: Decision, question: ApprovalQuestion) -> ApprovalRule | No
     if decision is Decision.SERVER:
         return ApprovalRule("server", tool.server, fingerprint=tool.server_fingerprint)
     if decision is Decision.TOOL:
-        argv = question.preview.argv
-        scope: Literal["command", "tool"] = "command" if argv else "tool"
-        return ApprovalRule(scope, tool.server, tool.name, argv, fingerprint=tool.fingerprint)
+        command = question.preview.command
+        scope: Literal["command", "tool"] = "tool" if command is None else "command"
+        return ApprovalRule(scope, tool.server, tool.name, command, fingerprint=tool.fingerprint)
+    if decision is Decision.BEGINNING:
+        command = question.preview.command
+        return ApprovalRule("command", tool.server, tool.name, command, has_more=True, fingerprint=tool.fingerprint)
     return None
 
 

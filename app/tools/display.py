@@ -7,11 +7,10 @@ colours; what it looks like is the display's.
 from __future__ import annotations
 
 import json
-import shlex
 from dataclasses import dataclass
 from typing import Literal
 
-from app.common.terminal import printable, printable_line
+from app.common.terminal import printable, printable_line, quoted_command, quoted_name
 from app.tools.approval import ApprovalQuestion, Decision
 from app.tools.tool import Effect, ToolOutcome, ToolProgress, ToolResult
 
@@ -57,6 +56,7 @@ def diff_lines(text: str) -> tuple[StyledLine, ...]:
 KEYS: dict[str, Decision] = {
     "y": Decision.ONCE,
     "t": Decision.TOOL,
+    "b": Decision.BEGINNING,
     "s": Decision.SERVER,
     "n": Decision.DENY,
     "x": Decision.NEVER,
@@ -96,15 +96,18 @@ def question_lines(question: ApprovalQuestion, *, is_folded: bool = False) -> tu
     `is_folded` and a diff says the same."""
     tool, preview = question.tool, question.preview
     who = f"{printable_line(tool.server)}: {printable_line(tool.name)}"
-    heading = StyledLine(f"{risk_text(question)} {_SEPARATOR.strip()} {who}", "heading")
+    heading = (
+        StyledLine(f"{risk_text(question)} {_SEPARATOR.strip()} {who}", "heading"),
+        *([StyledLine(printable_line(question.note), "place")] if question.note else []),
+    )
     arguments = plain_lines(_indented(question.arguments))
     if preview.kind == "arguments":
-        return heading, *arguments
+        return *heading, *arguments
     text = preview.text.rstrip("\n")
     shown = diff_lines(text) if preview.kind == "diff" else plain_lines(text)
     if is_folded and preview.kind == "diff":
-        return heading, *shown, StyledLine(f"▸ {ARGUMENTS}: O shows them", "place")
-    return heading, *shown, StyledLine(f"{ARGUMENTS}:", "heading"), *arguments
+        return *heading, *shown, StyledLine(f"▸ {ARGUMENTS}: O shows them", "place")
+    return *heading, *shown, StyledLine(f"{ARGUMENTS}:", "heading"), *arguments
 
 
 def risk_text(question: ApprovalQuestion) -> str:
@@ -119,12 +122,13 @@ def risk_text(question: ApprovalQuestion) -> str:
 
 def decision_text(decision: Decision, question: ApprovalQuestion) -> str:
     """Return what a decision means for this call."""
-    if decision is Decision.TOOL and question.preview.argv:
-        shown = printable_line(shlex.join(question.preview.argv))
-        # the command itself has been shown where its beginning is long
-        return f"all that begin with {shown if len(shown) <= _PREFIX_CHARACTERS else 'exactly this'}"
+    command = question.preview.command
+    shown = quoted_command(command.argv) if command is not None else ""
+    if len(shown) > _PREFIX_CHARACTERS:  # the command itself has been shown
+        shown = "this"
     return {
-        Decision.TOOL: f"{printable_line(question.tool.name)} in this chat",
+        Decision.TOOL: f"{printable_line(question.tool.name)} in this chat" if command is None else "exactly this",
+        Decision.BEGINNING: f"{shown} with any further arguments",
         Decision.ONCE: "allow once",
         Decision.SERVER: f"all of {printable_line(question.tool.server)}",
         Decision.DENY: "deny",
@@ -162,7 +166,7 @@ def progress_text(progress: ToolProgress | None) -> str:
 def call_lines(arguments: str, content: str, result: ToolResult) -> tuple[StyledLine, ...]:
     """Return the arguments of a call, the files that it changed, and the text that the model reads. A write begins with
     its diff, and its arguments, which hold the whole of what it writes, come last."""
-    changed = tuple(StyledLine(f"changed {printable_line(change.path)}") for change in result.changes)
+    changed = tuple(StyledLine(f"changed {quoted_name(change.path)}") for change in result.changes)
     given = (StyledLine(f"{ARGUMENTS}:", "heading"), *plain_lines(_indented(arguments))) if arguments.strip() else ()
     text, diff = content.rstrip("\n"), result.diff.rstrip("\n")
     returned = (StyledLine(f"{_OUTPUT}:", "heading"), *diff_lines(text)) if text else ()

@@ -17,7 +17,16 @@ from pathlib import Path
 from typing import Any
 
 from app.protocol.chat import ToolCall
-from app.tools.approval import ApprovalQuestion, ApprovalRule, Decision, ToolSettings, Verdict, rule_of, verdict
+from app.tools.approval import (
+    ApprovalQuestion,
+    ApprovalRule,
+    Decision,
+    ToolSettings,
+    Verdict,
+    note_of,
+    rule_of,
+    verdict,
+)
 from app.tools.argument_check import read_arguments
 from app.tools.backend import CallRequest, FinishedCall
 from app.tools.tool import (
@@ -111,11 +120,12 @@ class ToolRunner:
             preview = await server.preview(tool, arguments, context)
             diff = bounded(preview.text, _MAX_DIFF_CHARACTERS) if preview.kind == "diff" else ""
             await running.update(title=_line(preview.title), diff=diff)
-            by_rules = verdict(settings.rules, tool, preview.argv, self._trusted)
+            by_rules = verdict(settings.rules, tool, preview.command, self._trusted)
             if by_rules is Verdict.DENY:
                 return running.finished(ToolOutcome.DENIED, _NEVER)
             if by_rules is Verdict.ASK:
-                question = ApprovalQuestion(tool, call.arguments, preview)
+                note = note_of(settings.rules, tool, preview.command)
+                question = ApprovalQuestion(tool, call.arguments, preview, note)
                 answer = await request.approver.ask(question)
                 running.rule = rule_of(answer, question)
                 if answer in (Decision.DENY, Decision.NEVER):

@@ -137,15 +137,31 @@ class ServerStatus:
 
 
 @dataclass(frozen=True, slots=True)
+class BoundCommand:
+    """A command as it would run. `argv` are the arguments, the first of which is how the program was called; `program`
+    is the absolute path where it was found, `target` that of the file to which the links there lead, and `folder` the
+    resolved path of where it runs. The same arguments are another command elsewhere."""
+
+    argv: tuple[str, ...]
+    program: str
+    target: str
+    folder: str
+
+    def is_same_place(self, other: BoundCommand) -> bool:
+        """Return whether both are of one program and folder, whatever the arguments."""
+        return (self.program, self.target, self.folder) == (other.program, other.target, other.folder)
+
+
+@dataclass(frozen=True, slots=True)
 class Preview:
     """What a call would do, for the person who approves it; not yet safe for a terminal. `title` is one line ("write
     notes.md", "run pytest -q"). `text` is a unified diff, the command with its folder and environment, or the arguments
-    as indented JSON. `argv` is that of a command."""
+    as indented JSON. `command` is what runs where the tool runs one."""
 
     kind: Literal["diff", "command", "arguments"]
     title: str
     text: str
-    argv: tuple[str, ...] = ()
+    command: BoundCommand | None = None
 
 
 @dataclass(frozen=True, slots=True)

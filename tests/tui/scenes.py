@@ -17,7 +17,7 @@ from app.protocol.plan import MeasuredRun
 from app.protocol.status import AnswerRecord, EngineCounters, LatencySummary, Occupancy, ServiceStatus
 from app.settings.settings import Settings
 from app.tools.backend import ToolBackend
-from app.tools.tool import Effect, Preview, ToolOutput
+from app.tools.tool import BoundCommand, Effect, Preview, ToolOutput
 from quantizer.system.errors import ErrorInfo
 from tests.app.chat.attachments.files import pdf_of
 from tests.app.client.scripted_client import COMPLETED, LOADING, PLAN, READY, ScriptedClient, ScriptedReply
@@ -277,7 +277,13 @@ DIFF = """--- total.py
 READ = ToolCall("1", "read_file", '{"path": "total.py"}')
 EDIT = ToolCall("2", "edit_file", '{"path": "total.py", "old_text": "-=", "new_text": "+="}')
 RUN_CHECK = ToolCall("3", "run_command", '{"argv": ["pytest", "-q"]}')
-COMMAND = Preview("command", "run pytest -q", "pytest -q\nfolder: /home/me/sums\nenvironment: yours", ("pytest", "-q"))
+COMMAND = Preview(
+    "command",
+    "run pytest -q",
+    "pytest -q\nprogram: /usr/bin/pytest\nfolder: /home/me/sums\n"
+    "environment: 21 usual variables, without 34 others of yours",
+    BoundCommand(("pytest", "-q"), "/usr/bin/pytest", "/usr/bin/pytest", "/home/me/sums"),
+)
 # a server that is not called files: that one asks for a folder, which would be drawn with the name of this run's
 SWITCHED: Step = ("'/tools on project' enter", "3 tools on", "tools: project")
 ARMED: Step = ("tab", "┏━")

@@ -209,8 +209,8 @@ def _rule(rule: JsonField) -> ApprovalRule:
         scope.text(),  # type: ignore[arg-type]  # one of these
         rule.at("server").text(),
         rule.at("tool").text(),
-        tuple(argument.text() for argument in rule.at("argv_prefix").items()),
-        rule.at("is_denied").flag(),
+        is_denied=rule.at("is_denied").flag(),
+        argv_prefix=tuple(argument.text() for argument in rule.at("argv_prefix").items()),
     )
 
 

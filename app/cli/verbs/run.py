@@ -45,7 +45,8 @@ def run(
     CSV, notebooks, and for models that read them pictures and sounds. A piped picture, sound or PDF is attached too.
 
     With --tools the model may read and write files, run commands and more. You are asked at the terminal before each
-    call that changes or runs something, unless --allow or --allow-command names it; calls are reported on stderr.
+    call that changes or runs something, unless --allow, --allow-command or --allow-command-prefix names it; calls are
+    reported on stderr.
     """
     if prompt_option is not None and prompt is not None:
         files = (prompt, *files)  # -p is the prompt, what follows the model are files

@@ -6,19 +6,22 @@ Owns what the person sees of a command before it runs, and what the model reads 
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
-import shlex
 import shutil
+from collections import OrderedDict
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from app.common.terminal import quoted_command, quoted_name
 from app.protocol.chat import Tool
 from app.tools.builtin.folders import Folders
 from app.tools.builtin.processes import run_to_end
 from app.tools.environment import SETTING, CommandEnvironment
 from app.tools.tool import (
+    BoundCommand,
     CallContext,
     Effect,
     FixedServer,
@@ -29,10 +32,11 @@ from app.tools.tool import (
     cleaned,
     decoded,
 )
-from quantizer.system.errors import UsageError
+from quantizer.system.errors import StorageError, UsageError
 
 _SERVER = "commands"
 _TIMEOUT_S, _MAX_TIMEOUT_S = 120, 1800
+_MAX_PREVIEWED = 16
 _SCRIPTS = (".bat", ".cmd")  # Windows gives these to its shell, whose rules of quoting are others
 
 RUN_COMMAND = ServerTool(
@@ -76,41 +80,62 @@ class CommandServer(FixedServer):
     def __init__(self, environment: CommandEnvironment) -> None:
         super().__init__(_SERVER, (RUN_COMMAND,))
         self._environment = environment
+        self._previewed: OrderedDict[str, BoundCommand] = OrderedDict()
 
     async def preview(self, tool: ServerTool, arguments: Mapping[str, Any], context: CallContext) -> Preview:
         """Return the command with its program, folder and environment. Raises UserError for one that cannot run."""
         del tool
-        argv, folder = arguments["argv"], _folder(arguments, context)
-        program = _program(argv[0], folder, self._environment.variables)
-        shown = " ".join(
-            shlex.quote(each) if each.isprintable() else json.dumps(each) for each in argv
-        )  # nothing hides
+        argv = arguments["argv"]
+        command = await asyncio.to_thread(self._bound, arguments, context)
+        self._previewed[_key(arguments, context)] = command
+        while len(self._previewed) > _MAX_PREVIEWED:
+            self._previewed.popitem(last=False)
+        shown = quoted_command(argv)
+        leads = f" → {quoted_name(command.target)}" if command.target != command.program else ""
         lines = [
             shown,
-            f"program: {program}",
-            f"folder: {folder}",
+            f"program: {quoted_name(command.program)}{leads}",
+            f"folder: {quoted_name(command.folder)}",
             *_environment_lines(self._environment, argv),
             f"input: none; stopped after {_timeout_s(arguments)} s",
         ]
-        return Preview("command", f"run {shown}", "\n".join(lines), tuple(argv))
+        return Preview("command", f"run {shown}", "\n".join(lines), command)
 
     async def call(self, tool: ServerTool, arguments: Mapping[str, Any], context: CallContext) -> ToolOutput:
-        """Run the command and return its output and exit status. Raises UserError if it cannot be started."""
+        """Run the command and return its output and exit status. Raises UserError if it cannot be started, and where
+        its program or folder is no longer what the person was shown."""
         del tool
-        argv, folder = arguments["argv"], _folder(arguments, context)
+        shown = self._previewed.pop(_key(arguments, context), None)
+        command = await asyncio.to_thread(self._bound, arguments, context)
+        if shown != command:
+            raise StorageError(
+                "The program or the folder of this command was changed after it was shown.", "Call the tool again."
+            )
 
         def show(data: bytes) -> None:
             context.on_progress(ToolProgress(output=cleaned(decoded(data))))
 
-        environment = self._environment.variables
-        program = _program(argv[0], folder, environment)
-        ended = await run_to_end(argv, program, folder, environment, _timeout_s(arguments), show)
+        variables, timeout_s = self._environment.variables, _timeout_s(arguments)
+        ended = await run_to_end(command.argv, command.program, Path(command.folder), variables, timeout_s, show)
         text, status = decoded(ended.output), ended.status or 0
         how = f"exit status {status}" if status >= 0 else f"ended by signal {-status}"
         if ended.reason:
             how = f"stopped: {ended.reason}"
         separator = "" if text.endswith("\n") or not text else "\n"
         return ToolOutput(f"{text}{separator}[{how}]", bool(ended.reason), how, ended.n_bytes, ended.is_timed_out)
+
+    def _bound(self, arguments: Mapping[str, Any], context: CallContext) -> BoundCommand:
+        return bound_command(arguments["argv"], _folder(arguments, context), self._environment.variables)
+
+
+def bound_command(argv: Sequence[str], folder: Path, environment: Mapping[str, str]) -> BoundCommand:
+    """Return the command that `argv` is in `folder`. Raises UsageError for a program that is not there."""
+    program = os.path.abspath(_program(argv[0], folder, environment))  # noqa: PTH100 - links stay as they are
+    return BoundCommand(tuple(argv), program, os.path.realpath(program), os.path.realpath(folder))
+
+
+def _key(arguments: Mapping[str, Any], context: CallContext) -> str:
+    return json.dumps([dict(arguments), [str(folder) for folder in context.folders]], sort_keys=True)
 
 
 def _environment_lines(environment: CommandEnvironment, argv: Sequence[str]) -> list[str]:

@@ -9,7 +9,7 @@ import pytest
 from app.chat.state import ApprovalQueue
 from app.protocol.chat import Tool
 from app.tools.approval import ApprovalQuestion, Decision
-from app.tools.tool import Effect, Preview, ServerTool
+from app.tools.tool import BoundCommand, Effect, Preview, ServerTool
 
 WRITE = ServerTool("files", "write_file", Tool("write_file", "Write a file."), Effect.WRITE)
 RUN = ServerTool("commands", "run_command", Tool("run_command", "Run a command."), Effect.RUN)
@@ -51,7 +51,9 @@ async def test_an_answer_to_a_question_that_is_gone_decides_nothing():
 
 async def test_a_question_takes_only_its_own_decisions():
     queue = ApprovalQueue(lambda: None)
-    run = ApprovalQuestion(RUN, "{}", Preview("command", "run ls", "ls", argv=("ls",)))
+    run = ApprovalQuestion(
+        RUN, "{}", Preview("command", "run ls", "ls", BoundCommand(("ls",), "/bin/ls", "/bin/ls", "/x"))
+    )
     asking = asyncio.create_task(queue.ask(run))
     await asyncio.sleep(0)
     assert not queue.answer(run, Decision.SERVER)  # never all commands

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from app.chat.tool_switches import (
@@ -15,7 +17,7 @@ from app.chat.tool_switches import (
     without_rule,
 )
 from app.tools.approval import ApprovalRule, ToolSettings
-from app.tools.tool import Effect, ServerStatus
+from app.tools.tool import BoundCommand, Effect, ServerStatus
 from quantizer.system.errors import UsageError
 from tests.app.tools.fake import fake_tool
 
@@ -28,6 +30,7 @@ FILES = ServerStatus(
 REMOTE = ServerStatus("remote", "mcp.json", "failed", problem="It does not start.")
 SERVERS = (FILES, REMOTE)
 NONE = ToolSettings()
+ECHO = BoundCommand(("echo", "a b"), "/bin/echo", "/bin/busybox", "/home/me")
 
 
 def on(settings, *names):
@@ -97,8 +100,20 @@ def test_folders_rules_and_rounds_change_one_by_one():
         (ApprovalRule("tool", "files", "write_file", is_denied=True), "refused: write_file of files"),
         (ApprovalRule("server", "remote\x1b"), "allowed: all of remote"),
         (
-            ApprovalRule("command", "commands", "run_command", ("echo", "a b")),
-            "allowed: commands that begin with echo 'a b'",
+            ApprovalRule("command", "commands", "run_command", ECHO),
+            "allowed: echo 'a b', /bin/echo in /home/me",
+        ),
+        (
+            ApprovalRule("command", "commands", "run_command", ECHO, has_more=True),
+            "allowed: echo 'a b' and any arguments after it, /bin/echo in /home/me",
+        ),
+        (
+            ApprovalRule("command", "commands", "run_command", replace(ECHO, folder="/home/a\nb")),
+            "allowed: echo 'a b', /bin/echo in \"/home/a\\nb\"",
+        ),
+        (
+            ApprovalRule("command", "commands", "run_command", argv_prefix=("echo", "a b")),
+            "no longer allowed: commands that begin with echo 'a b', of any program and folder; the next one asks",
         ),
     ],
 )

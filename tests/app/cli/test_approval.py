@@ -21,14 +21,16 @@ import termios
 from app.cli import approval
 from app.cli.approval import TerminalApprover, allowing_option
 from app.tools.approval import ApprovalQuestion, Decision
-from app.tools.tool import Effect, Preview
+from app.tools.tool import BoundCommand, Effect, Preview
 from tests.app.tools.fake import fake_tool
 
 PROMPT = "[x] never: "
 DIFF = "--- a/x\n+++ b/x\n@@ -1 +1 @@\n-old\x1b[2J\n+new"
 WRITE = ApprovalQuestion(fake_tool("write_file", Effect.WRITE, "files"), "{}", Preview("diff", "write x", DIFF))
 RUN = ApprovalQuestion(
-    fake_tool("run_command", Effect.RUN, "commands"), "{}", Preview("command", "run ls", "ls", argv=("ls", "a b"))
+    fake_tool("run_command", Effect.RUN, "commands"),
+    "{}",
+    Preview("command", "run ls", "ls", BoundCommand(("ls", "a b"), "/bin/ls", "/bin/ls", "/x")),
 )
 
 

@@ -12,9 +12,12 @@ from quantizer.system.errors import UsageError
 def test_names_are_separated_by_commas_folders_are_absolute_and_commands_are_words(tmp_path, monkeypatch):
     (tmp_path / "a b").mkdir()
     monkeypatch.chdir(tmp_path)
-    requested = ToolOptions(("files,web", "files"), ("a b",), ("files",), ("pytest -q 'a b'",), 9).requested()
+    requested = ToolOptions(
+        ("files,web", "files"), ("a b",), ("files",), ("pytest -q 'a b'",), ("cargo test",), 9
+    ).requested()
     folder = str((tmp_path / "a b").resolve())
-    assert requested == RequestedTools(("files", "web"), (folder,), ("files",), (("pytest", "-q", "a b"),), 9)
+    commands, beginnings = (("pytest", "-q", "a b"),), (("cargo", "test"),)
+    assert requested == RequestedTools(("files", "web"), (folder,), ("files",), commands, beginnings, 9)
     assert requested
     assert not ToolOptions().requested()
 

@@ -179,7 +179,7 @@ class FakeToolBackend:
         diff = preview.text if preview.kind == "diff" else ""
         result = replace(result, tool=tool.name, server=tool.server, title=preview.title, diff=diff)
         await request.on_update(result)
-        by_rules, rule = verdict(settings.rules, tool, preview.argv), None
+        by_rules, rule = verdict(settings.rules, tool, preview.command), None
         if by_rules is Verdict.ASK and tool.effect is not Effect.READ:
             question = ApprovalQuestion(tool, call.arguments, preview)
             decision = await request.approver.ask(question)

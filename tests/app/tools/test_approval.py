@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 
 import pytest
 
 from app.protocol.chat import Tool, ToolCall
+from app.protocol.codec import decode, encode
 from app.tools.approval import (
     N_NOTED,
     N_STOPPED,
@@ -17,18 +19,28 @@ from app.tools.approval import (
     Verdict,
     n_in_a_row,
     next_step,
+    note_of,
     repeat_note,
     rule_of,
     verdict,
 )
-from app.tools.tool import Effect, Preview, ServerTool
+from app.tools.tool import BoundCommand, Effect, Preview, ServerTool
 
 WRITE = ServerTool("files", "write_file", Tool("write_file", "Write a file."), Effect.WRITE)
 RUN = ServerTool("commands", "run_command", Tool("run_command", "Run a command."), Effect.RUN)
 
 
+PROJECT = "/home/me/project"
+
+
+def bound(*argv: str, program: str = "", target: str = "", folder: str = PROJECT) -> BoundCommand:
+    program = program or f"/usr/bin/{argv[0]}"
+    return BoundCommand(argv, program, target or program, folder)
+
+
 def question(tool: ServerTool, *argv: str) -> ApprovalQuestion:
-    return ApprovalQuestion(tool, "{}", Preview("command" if argv else "arguments", "a call", "", argv))
+    preview = Preview("command", "a call", "", bound(*argv)) if argv else Preview("arguments", "a call", "")
+    return ApprovalQuestion(tool, "{}", preview)
 
 
 def test_without_rules_the_person_is_asked() -> None:
@@ -40,7 +52,7 @@ def test_a_tool_that_was_allowed_is_not_asked_about_again(decision: Decision) ->
     rule = rule_of(decision, question(WRITE))
     assert rule is not None
     assert verdict((rule,), WRITE) is Verdict.ALLOW
-    assert verdict((rule,), RUN, ("ls",)) is Verdict.ASK
+    assert verdict((rule,), RUN, bound("ls")) is Verdict.ASK
 
 
 @pytest.mark.parametrize("decision", [Decision.ONCE, Decision.DENY])
@@ -53,28 +65,108 @@ def test_a_refusal_counts_before_what_was_allowed() -> None:
     assert verdict(rules, WRITE) is Verdict.DENY
 
 
-def test_a_command_is_allowed_by_the_beginning_of_its_arguments_only() -> None:
+def test_a_command_is_allowed_with_exactly_its_arguments() -> None:
     rule = rule_of(Decision.TOOL, question(RUN, "pytest", "-q"))
-    assert rule == ApprovalRule("command", "commands", "run_command", ("pytest", "-q"))
-    assert verdict((rule,), RUN, ("pytest", "-q", "tests")) is Verdict.ALLOW
-    assert verdict((rule,), RUN, ("pytest", "-qq")) is Verdict.ASK
-    assert verdict((rule,), RUN, ("pytest",)) is Verdict.ASK
+    assert rule == ApprovalRule("command", "commands", "run_command", bound("pytest", "-q"))
+    assert verdict((rule,), RUN, bound("pytest", "-q")) is Verdict.ALLOW
+    for argv in (("pytest", "-q", "--basetemp=/home/me"), ("pytest", "-qq"), ("pytest",), ("-q", "pytest")):
+        assert verdict((rule,), RUN, bound(*argv)) is Verdict.ASK, argv
+
+
+def test_a_beginning_is_a_second_choice_that_allows_any_arguments_after_it() -> None:
+    rule = rule_of(Decision.BEGINNING, question(RUN, "pytest", "-q"))
+    assert rule == ApprovalRule("command", "commands", "run_command", bound("pytest", "-q"), has_more=True)
+    assert verdict((rule,), RUN, bound("pytest", "-q", "--basetemp=/tmp/x")) is Verdict.ALLOW
+    assert verdict((rule,), RUN, bound("pytest", "-q")) is Verdict.ALLOW
+    for argv in (("pytest", "-qq"), ("pytest",), ("pytest", "tests", "-q")):
+        assert verdict((rule,), RUN, bound(*argv)) is Verdict.ASK, argv
+
+
+ELSEWHERE = {
+    "another folder": bound("./run.sh", program=f"{PROJECT}/run.sh", folder=f"{PROJECT}/sub"),
+    "another program": bound("./run.sh", program=f"{PROJECT}/sub/run.sh"),
+    "both": bound("./run.sh", program=f"{PROJECT}/sub/run.sh", folder=f"{PROJECT}/sub"),
+    "a link that leads elsewhere": bound("./run.sh", program=f"{PROJECT}/run.sh", target="/tmp/other.sh"),
+}
+
+
+@pytest.mark.parametrize("decision", [Decision.TOOL, Decision.BEGINNING])
+@pytest.mark.parametrize("other", ELSEWHERE.values(), ids=ELSEWHERE)
+def test_the_same_arguments_are_asked_about_where_they_run_something_else(
+    other: BoundCommand, decision: Decision
+) -> None:
+    allowed = bound("./run.sh", program=f"{PROJECT}/run.sh")
+    asked = replace(question(RUN, "x"), preview=Preview("command", "a call", "", allowed))
+    rule = rule_of(decision, asked)
+    assert rule is not None
+    assert verdict((rule,), RUN, allowed) is Verdict.ALLOW
+    assert verdict((rule,), RUN, other) is Verdict.ASK
+    assert note_of((rule,), RUN, other)
+
+
+@pytest.mark.parametrize(
+    ("rule", "command", "note"),
+    [
+        (ApprovalRule("command", "commands", "run_command", bound("a", folder="/x")), bound("a"), "another folder: /x"),
+        (
+            ApprovalRule("command", "commands", "run_command", bound("a", program="/b/a")),
+            bound("a"),
+            "another program: /b/a",
+        ),
+        (
+            ApprovalRule("command", "commands", "run_command", bound("a", target="/c")),
+            bound("a"),
+            "another program: /c",
+        ),
+        (ApprovalRule("command", "commands", "run_command", bound("a")), bound("a", "b"), "fewer arguments"),
+        (ApprovalRule("command", "commands", "run_command", argv_prefix=("a",)), bound("a", "b"), "An earlier version"),
+        (ApprovalRule("command", "commands", "run_command", bound("a", "b")), bound("a", "c"), ""),
+        (ApprovalRule("command", "others", "run_command", bound("a", folder="/x")), bound("a"), ""),
+        (ApprovalRule("tool", "commands", "run_command"), bound("a"), ""),
+    ],
+)
+def test_the_question_says_why_a_rule_that_looks_right_does_not_hold(
+    rule: ApprovalRule, command: BoundCommand, note: str
+) -> None:
+    assert verdict((rule,), RUN, command) is Verdict.ASK
+    assert note in note_of((rule,), RUN, command)
+    assert bool(note) == bool(note_of((rule,), RUN, command))
+
+
+@pytest.mark.parametrize("argv", [("pytest", "-q"), ("pytest", "-q", "--basetemp=/tmp/x")])
+def test_a_stored_beginning_of_a_former_version_allows_nothing(argv: tuple[str, ...]) -> None:
+    stored = {"scope": "command", "server": "commands", "tool": "run_command", "argv_prefix": ["pytest", "-q"]}
+    rule = decode(ApprovalRule, stored)
+    assert rule.is_former
+    assert verdict((rule,), RUN, bound(*argv)) is Verdict.ASK
+    refusal = decode(ApprovalRule, {**stored, "is_denied": True})
+    assert verdict((refusal,), RUN, bound(*argv)) is Verdict.DENY
+
+
+def test_a_rule_about_a_command_is_stored_and_read_again() -> None:
+    rule = rule_of(Decision.BEGINNING, question(RUN, "pytest", "-q"))
+    assert rule is not None
+    assert decode(ApprovalRule, json.loads(json.dumps(encode(rule)))) == rule
 
 
 def test_no_rule_of_a_server_or_tool_allows_a_command() -> None:
     rules = (ApprovalRule("server", "commands"), ApprovalRule("tool", "commands", "run_command"))
-    assert verdict(rules, RUN, ("rm", "-r", ".")) is Verdict.ASK
+    assert verdict(rules, RUN, bound("rm", "-r", ".")) is Verdict.ASK
     assert Decision.SERVER not in question(RUN, "rm").decisions
 
 
-def test_an_empty_beginning_allows_no_command() -> None:
-    assert verdict((ApprovalRule("command", "commands", "run_command"),), RUN, ("rm",)) is Verdict.ASK
+def test_a_rule_without_a_command_allows_none() -> None:
+    assert verdict((ApprovalRule("command", "commands", "run_command"),), RUN, bound("rm")) is Verdict.ASK
+    empty = ApprovalRule(
+        "command", "commands", "run_command", BoundCommand((), "/bin/rm", "/bin/rm", PROJECT), has_more=True
+    )
+    assert verdict((empty,), RUN, bound("rm", program="/bin/rm")) is Verdict.ASK
 
 
 def test_a_tool_that_is_never_to_run_is_refused() -> None:
     rule = rule_of(Decision.NEVER, question(RUN, "ls"))
     assert rule is not None
-    assert verdict((rule,), RUN, ("ls",)) is Verdict.DENY
+    assert verdict((rule,), RUN, bound("ls")) is Verdict.DENY
 
 
 @pytest.mark.parametrize("decision", [Decision.TOOL, Decision.SERVER])

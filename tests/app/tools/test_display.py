@@ -17,12 +17,13 @@ from app.tools.display import (
     result_text,
     risk_text,
 )
-from app.tools.tool import Effect, FileChange, Preview, ToolOutcome, ToolProgress, ToolResult
+from app.tools.tool import BoundCommand, Effect, FileChange, Preview, ToolOutcome, ToolProgress, ToolResult
 from tests.app.tools.fake import fake_tool
 
 RUN = fake_tool("run_command", Effect.RUN, "commands")
 WRITE = fake_tool("write_file", Effect.WRITE, "files")
-COMMAND = Preview("command", "run pytest -q", "pytest -q\nin /home/me/x", argv=("pytest", "-q"))
+BOUND = BoundCommand(("pytest", "-q"), "/usr/bin/pytest", "/usr/bin/pytest", "/home/me/x")
+COMMAND = Preview("command", "run pytest -q", "pytest -q\nin /home/me/x", BOUND)
 DONE = ToolResult(call_id="1", tool="read_file", server="files", title="read notes.md", outcome=ToolOutcome.DONE)
 
 
@@ -98,13 +99,26 @@ def test_a_decision_says_what_it_is_about(decision, text):
     assert decision_text(decision, ApprovalQuestion(WRITE, "{}", Preview("diff", "write x", ""))) == text
 
 
-def test_a_command_is_allowed_by_its_beginning_which_is_shown_where_it_is_short():
-    asked = ApprovalQuestion(RUN, "{}", COMMAND)
-    assert decision_text(Decision.TOOL, asked) == "all that begin with pytest -q"
-    spaced = replace(COMMAND, argv=("echo", "a b"))
-    assert decision_text(Decision.TOOL, replace(asked, preview=spaced)) == "all that begin with echo 'a b'"
-    long = replace(COMMAND, argv=("sh", "-c", "x" * 100))
-    assert decision_text(Decision.TOOL, replace(asked, preview=long)) == "all that begin with exactly this"
+@pytest.mark.parametrize(
+    ("argv", "beginning"),
+    [
+        (("pytest", "-q"), "pytest -q with any further arguments"),
+        (("echo", "a b"), "echo 'a b' with any further arguments"),
+        (("echo", "a\nb\u202e"), 'echo "a\\nb\\u202e" with any further arguments'),
+        (("sh", "-c", "x" * 100), "this with any further arguments"),
+    ],
+)
+def test_a_command_is_allowed_as_it_is_or_by_its_beginning_which_says_what_it_lets_through(argv, beginning):
+    asked = ApprovalQuestion(RUN, "{}", replace(COMMAND, command=replace(BOUND, argv=argv)))
+    assert decision_text(Decision.TOOL, asked) == "exactly this"
+    assert decision_text(Decision.BEGINNING, asked) == beginning
+    assert Decision.SERVER not in asked.decisions
+    assert Decision.BEGINNING not in ApprovalQuestion(WRITE, "{}", Preview("diff", "write x", "")).decisions
+
+
+def test_a_question_says_why_a_rule_does_not_hold():
+    asked = ApprovalQuestion(RUN, "{}", COMMAND, "What you allowed runs in another folder: /x\x1b[2J.")
+    assert texts(question_lines(asked))[1] == "What you allowed runs in another folder: /x[2J."
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,7 @@ import pytest
 
 from app.tools.builtin.commands import RUN_COMMAND, CommandServer
 from app.tools.environment import command_environment
-from app.tools.tool import CallContext, ToolOutput, ToolProgress
+from app.tools.tool import BoundCommand, CallContext, ToolOutput, ToolProgress
 from quantizer.system.errors import UserError
 
 pytestmark = pytest.mark.skipif(os.name == "nt", reason="shells and signals of POSIX")
@@ -60,7 +60,10 @@ async def test_the_preview_shows_program_folder_environment_and_limits(shell: Sh
     assert lines[3].startswith("environment: ")
     assert lines[3].endswith("usual variables and MYAPP_MODE (command_variables), without 2 others of yours")
     assert lines[4:] == ["input: none; stopped after 120 s"]
-    assert (preview.kind, preview.argv) == ("command", ("sh", "-c", "echo $HOME; rm -r x"))
+    program = lines[1].removeprefix("program: ").partition(" → ")[0]
+    argv = ("sh", "-c", "echo $HOME; rm -r x")
+    assert preview.kind == "command"
+    assert preview.command == BoundCommand(argv, program, str(Path(program).resolve()), f"{shell.folder}/sub")  # noqa: ASYNC240
 
 
 async def test_the_preview_names_a_variable_that_the_command_will_miss(shell: Shell) -> None:
@@ -113,6 +116,24 @@ async def test_a_program_of_the_folder_is_run_by_its_path(shell: Shell) -> None:
     script.write_text("#!/bin/sh\necho hello\n")
     script.chmod(0o755)
     assert (await shell.run("./hello", folder="sub")).text == "hello\n[exit status 0]"
+
+
+@pytest.mark.parametrize("swapped", ["program", "folder"])
+async def test_what_is_swapped_after_it_was_shown_does_not_run(shell: Shell, swapped: str) -> None:
+    for name in ("sub", "other"):
+        (shell.folder / name).mkdir(exist_ok=True)
+        (shell.folder / name / "hello").write_text(f"#!/bin/sh\necho {name}\n")
+        (shell.folder / name / "hello").chmod(0o755)
+    arguments = {"argv": ["./hello"], "folder": "sub"}
+    await shell.server.preview(RUN_COMMAND, arguments, shell.context)
+    if swapped == "program":
+        (shell.folder / "sub" / "hello").unlink()
+        (shell.folder / "sub" / "hello").symlink_to(shell.folder / "other" / "hello")
+    else:
+        (shell.folder / "sub").rename(shell.folder / "former")
+        (shell.folder / "sub").symlink_to("other")
+    with pytest.raises(UserError, match="changed after it was shown"):
+        await shell.server.call(RUN_COMMAND, arguments, shell.context)
 
 
 async def test_a_program_that_cannot_be_started_is_an_error(shell: Shell) -> None:

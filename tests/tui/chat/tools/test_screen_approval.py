@@ -9,7 +9,7 @@ from textual.events import Key
 
 from app.chat.repository import SqliteChatRepository
 from app.protocol.chat import ToolCall
-from app.tools.tool import Effect, Preview, ToolOutput, ToolProgress
+from app.tools.tool import BoundCommand, Effect, Preview, ToolOutput, ToolProgress
 from tests.app.chat.tool_chats import calling, said
 from tests.app.client.scripted_client import ScriptedClient, ScriptedReply
 from tests.app.tools.fake import FakeToolBackend, FakeToolServer, ScriptedCall, fake_tool
@@ -19,7 +19,8 @@ from tui.chat.tools.calls import ApprovalPanel
 DIFF = "--- a/sum.py\n+++ b/sum.py\n@@ -1,2 +1,2 @@\n def total(a, b):\n-    return a - b\n+    return a + b\n"
 WRITE = ToolCall("w", "write_file", '{"path": "sum.py", "content": "def total(a, b):"}')
 RUN = ToolCall("r", "run_command", '{"argv": ["pytest", "-q"]}')
-COMMAND = Preview("command", "run pytest -q", "pytest -q\nin /home/me/sum\nwith CI=1", ("pytest", "-q"))
+BOUND = BoundCommand(("pytest", "-q"), "/usr/bin/pytest", "/usr/bin/pytest", "/home/me/sum")
+COMMAND = Preview("command", "run pytest -q", "pytest -q\nin /home/me/sum\nwith CI=1", BOUND)
 
 
 def backend(**script) -> FakeToolBackend:
