@@ -197,6 +197,12 @@ def open_folder(path: Path, *, make: bool = False) -> Iterator[OpenFolder]:
         os.close(descriptor)
 
 
+def is_as_named(folder: Path) -> bool:
+    """Return whether no link is on the way to `folder`, which was resolved when the person named it: one that has been
+    put there since, as by a checkout, leads elsewhere."""
+    return os.path.realpath(folder) == str(folder)
+
+
 def file_state(path: Path) -> FileState:
     """Return the state of the file at the absolute, resolved `path`. Raises OSError and StorageError as `read` does."""
     try:

@@ -17,6 +17,7 @@ from app.chat.attachments.kinds import MAX_FILE_BYTES, FileKind, Form, kind_of
 from app.chat.attachments.parser_process import parse
 from app.chat.attachments.parsing import ALL_PAGES, PageChoice
 from app.chat.conversation import Attachment, MediaFile
+from app.tools.file_access import is_as_named
 from quantizer.system.errors import StorageError, UsageError
 from quantizer.system.files import read_at_most
 
@@ -37,15 +38,18 @@ class ReadAttachment:
     contents: Mapping[str, bytes] = field(default_factory=dict)
 
 
-def read_file(path: Path, name: str, pages: PageChoice = ALL_PAGES) -> ReadAttachment:
-    """Return the file at `path` as an attachment called `name`. Never waits for a pipe or a device. Raises StorageError
-    if it cannot be read, UsageError if it is no regular file, too large, damaged, protected by a password, or of a kind
-    that no model takes."""
+def read_file(path: Path, name: str, pages: PageChoice = ALL_PAGES, *, is_resolved: bool = False) -> ReadAttachment:
+    """Return the file at `path` as an attachment called `name`; with `is_resolved` no link on the way is followed.
+    Never waits for a pipe or a device. Raises StorageError if it cannot be read or a link is there, UsageError if it is
+    no regular file, too large, damaged, protected by a password, or of a kind that no model takes."""
     try:
         _check_regular(path.stat().st_mode, name)
         # Without O_NONBLOCK a pipe that came after the check would wait for its writer.
         flags = getattr(os, "O_NONBLOCK", 0)
         with open(path, "rb", opener=lambda name, mode: os.open(name, mode | flags)) as file:
+            # Compared once it is open: a link that was put there before leads elsewhere now, and to another file.
+            if is_resolved and not (is_as_named(path) and os.path.samestat(os.fstat(file.fileno()), path.lstat())):
+                raise StorageError(f"{name} was replaced by a link.", "Look at it, and name it again.")
             status = os.fstat(file.fileno())
             _check_regular(status.st_mode, name)  # it may have changed since
             begin = file.read(512) or b""

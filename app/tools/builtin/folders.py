@@ -11,6 +11,8 @@ import re
 from collections.abc import Sequence
 from pathlib import Path
 
+from app.common.terminal import quoted_name
+from app.tools.file_access import is_as_named
 from quantizer.system.errors import UserError
 
 _MAX_CHARACTERS, _MAX_PARTS, _MAX_NAME = 4096, 100, 255  # of a path; the last in bytes, as systems count
@@ -27,25 +29,32 @@ class PathRefusedError(UserError):
 
 
 class Folders:
-    """The folders of a chat. Raises PathRefusedError for a path that is not in them, or that is hostile. Nothing is
-    written in the folders that are `kept` unless the person named a folder in there."""
+    """The folders of a chat, as they were resolved when the person named them: one to which a link leads now is used no
+    more. Raises PathRefusedError for a path that is not in them, or that is hostile. Nothing is written in the folders
+    that are `kept` unless the person named a folder in there."""
 
     def __init__(self, folders: Sequence[Path], kept: Sequence[Path] = ()) -> None:
-        self._folders = tuple(Path(os.path.realpath(folder)) for folder in folders)
+        self._named = tuple(folders)
+        self._folders = tuple(filter(is_as_named, folders))
         self._kept = tuple(Path(os.path.realpath(folder)) for folder in kept)
 
     @property
     def first(self) -> Path:
         """The folder in which relative paths and commands begin."""
-        if not self._folders:
+        if not self._named:
             raise PathRefusedError("No folder is open to tools in this chat.", "Ask the user to add one with /tools.")
-        return self._folders[0]
+        self._check_as_named(self._named[0])
+        return self._named[0]
 
     def find(self, text: str, *, is_written: bool = False) -> Path:
         """Return the resolved path that `text` means; there need not be a file. With `is_written` a file may be
         written there."""
         check_path_text(text)
-        path = Path(os.path.realpath(self.first / text))
+        meant = Path(text) if Path(text).is_absolute() else self.first / text
+        for folder in self._named:
+            if meant.is_relative_to(folder):
+                self._check_as_named(folder)
+        path = Path(os.path.realpath(meant))
         if not any(path.is_relative_to(folder) for folder in self._folders):
             shown = ", ".join(map(str, self._folders))
             raise PathRefusedError(f"{text} leads outside the folders of this chat.", f"They are: {shown}.")
@@ -69,10 +78,18 @@ class Folders:
         return next(folder for folder in self._folders if path.is_relative_to(folder))
 
     def shown(self, path: Path) -> str:
-        """Return how `path` is named to model and person: from the first folder if it is in there, else whole."""
-        if self._folders and path.is_relative_to(self.first):
-            return path.relative_to(self.first).as_posix()
-        return str(path)
+        """Return how `path` is named to model and person: from the first folder if it is in there, else whole, and in
+        quotes where a character does not show."""
+        if self._named and path.is_relative_to(self._named[0]):
+            return quoted_name(path.relative_to(self._named[0]).as_posix())
+        return quoted_name(str(path))
+
+    def _check_as_named(self, folder: Path) -> None:
+        if folder not in self._folders:
+            cause = (
+                f"The folder {folder} leads to {os.path.realpath(folder)} now: a link was put there since it was named."
+            )
+            raise PathRefusedError(cause, "Ask the user to look at it, and to name it again with /tools folder.")
 
 
 def check_path_text(text: str, *, is_windows: bool = os.name == "nt") -> None:

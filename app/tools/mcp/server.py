@@ -15,6 +15,7 @@ from typing import Any
 
 from app.common.event_log import log_event
 from app.common.terminal import printable_line
+from app.tools.file_access import is_as_named
 from app.tools.mcp.config import McpFile, ServerConfig, ToolError, mcp_file
 from app.tools.mcp.connection import Connect, ConnectionEndedError, RefusedError, ServerInfo
 from app.tools.mcp.lifecycle import DEFAULT_LIMITS, Limits, Link, LoopClock, ServerLifecycle, within
@@ -110,7 +111,7 @@ class McpServer:
     async def call(self, tool: ServerTool, arguments: Mapping[str, Any], context: CallContext) -> ToolOutput:
         """Run a call; cancelling it tells the server so. Raises ToolError where the server cannot be started, dies, or
         has made another tool of the one that was approved."""
-        self._folders = context.folders
+        self._folders = tuple(filter(is_as_named, context.folders))
         async with self._lifecycle.using() as link:
             self._check_same(tool, link)
             await self._tell_folders(link)

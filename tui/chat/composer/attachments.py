@@ -114,7 +114,9 @@ class AttachmentReader:
         self._keep = keep
         self._latest: dict[tuple[object, ...], Attachment] = {}  # by file, name, pages, time of change and size
 
-    async def read_file(self, path: Path, name: str, pages: PageChoice = ALL_PAGES) -> Attachment:
+    async def read_file(
+        self, path: Path, name: str, pages: PageChoice = ALL_PAGES, *, is_resolved: bool = False
+    ) -> Attachment:
         """Return the file at `path` as an attachment called `name`. Raises UserError; see
         `app.chat.attachments.reader.read_file`."""
         version: tuple[object, ...] | None = None
@@ -123,7 +125,9 @@ class AttachmentReader:
             version = (path, name, pages, stat.st_mtime_ns, stat.st_size)
         found = self._latest.get(version) if version else None
         if found is None:
-            found = await self._kept(lambda: import_module(_READER).read_file(path, name, pages))
+            found = await self._kept(
+                lambda: import_module(_READER).read_file(path, name, pages, is_resolved=is_resolved)
+            )
             if version:
                 self._latest[version] = found
                 while len(self._latest) > _N_REMEMBERED:
@@ -215,10 +219,14 @@ class Mentioned:
 
 class MentionReader:
     """Reads the files, relative to `folder`, that questions mention. Holds a question with a fault back once: sent
-    again unchanged, it goes without that file. A bare word that went so, such as @somebody, is no fault any more."""
+    again unchanged, it goes without that file. A bare word that went so, such as @somebody, is no fault any more.
+
+    What a name leads to is noted when it is first seen in a draft: one that leads elsewhere when the question is sent,
+    since a link was put there meanwhile, is a fault."""
 
     def __init__(self, folder: Path, reader: AttachmentReader) -> None:
-        self._folder = folder
+        self._folder = folder.resolve()
+        self._named: dict[str, Path] = {}  # the files of the draft, without links
         self._reader = reader
         self._held_back = ""
         self._words: set[str] = set()  # which the person sent as text
@@ -228,23 +236,32 @@ class MentionReader:
         except in code and for what languages write so (@property). In a text that was possibly pasted, not `is_typed`,
         a missing file is a word too, and a file outside the folder is a fault."""
         if not has_mention(question):
+            self._named = {}
             return Mentioned()
         attachments: dict[str, Attachment] = {}
         faults: dict[str, str] = {}
+        named: dict[str, Path] = {}
         resolve = partial(_resolved, self._folder)
         in_prose = {name for names in _candidates(_without_code(question)) for name in names}
         for mention in await asyncio.to_thread(lambda: [*map(resolve, _candidates(question))]):
             if mention.name in attachments or any(name in attached for name in mention.names):
                 continue
+            first = self._named.get(mention.name, mention.path)
+            if mention.path is not None and first is not None:
+                named[mention.name] = first
+                if mention.path != first:
+                    faults[mention.name] = f"{mention.name} leads to another file than when it was typed."
+                    continue
             is_word = mention.path is None and (mention.name in self._words or mention.name not in in_prose)
             if fault := "" if is_word else mention.fault(is_typed=is_typed):
                 faults[mention.name] = fault
             elif mention.path is not None and not mention.is_folder:
                 try:
-                    read = self._reader.read_file(mention.path, mention.name, mention.pages)
+                    read = self._reader.read_file(mention.path, mention.name, mention.pages, is_resolved=True)
                     attachments[mention.name] = await read
                 except UserError as error:
                     faults[mention.name] = error.cause
+        self._named = named
         return Mentioned(tuple(attachments.values()), tuple(faults.values()))
 
     async def read(
@@ -256,6 +273,7 @@ class MentionReader:
         self._held_back = question if must_hold_back else ""
         if must_hold_back:
             raise UsageError(" ".join(found.faults), _HELD_BACK)
+        self._named = {}  # the next draft names its files anew
         if found.faults:
             self._words |= {name for name in names_in(question) if _BARE_WORD.match(name)}
         return found.attachments
@@ -335,7 +353,8 @@ def _names(quoted: str, word: str) -> tuple[str, ...]:
 
 
 def _resolved(folder: Path, names: tuple[str, ...]) -> _Mention:
-    """Return the mention of the first of the names that exists, or of the last one; it may choose pages."""
+    """Return the mention of the first of the names that exists, or of the last one; it may choose pages. `folder` is
+    resolved."""
     for name in names:
         readings = [(name, ALL_PAGES)]
         with suppress(UsageError):  # pages that run backwards: then it is the name of no file
@@ -345,6 +364,6 @@ def _resolved(folder: Path, names: tuple[str, ...]) -> _Mention:
             with suppress(OSError, ValueError):  # too long for a name, or a character that none has
                 is_there = path.exists()
             if is_there:
-                is_outside = not path.resolve().is_relative_to(folder.resolve())
-                return _Mention(names, name, path, pages, path.is_dir(), is_outside)
+                path = path.resolve()  # what is read is what was checked
+                return _Mention(names, name, path, pages, path.is_dir(), not path.is_relative_to(folder))
     return _Mention(names, names[-1], None)

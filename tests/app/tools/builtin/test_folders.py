@@ -59,10 +59,37 @@ def test_links_within_are_followed_to_where_they_lead(folders: Folders, home: Pa
     assert folders.find("within/a.py") == home / "project" / "src" / "a.py"
 
 
-def test_a_folder_that_is_named_by_a_link_is_the_one_that_it_leads_to(home: Path) -> None:
-    folders = Folders([home / "alias"])
+def test_a_folder_that_is_named_by_a_link_is_the_one_that_it_led_to_then(home: Path) -> None:
+    folders = Folders([(home / "alias").resolve()])  # as the faces name it
+    (home / "alias").unlink()
+    (home / "alias").symlink_to(home / "secret")
     assert folders.find("a.py") == home / "project" / "a.py"
     assert folders.shown(home / "project" / "a.py") == "a.py"
+
+
+@pytest.mark.parametrize("replaced", ["project", "project/src"])
+def test_a_folder_that_becomes_a_link_is_not_followed(home: Path, replaced: str) -> None:
+    named = home / "project" / "src"
+    (named / "a.py").write_text("")
+    (home / "elsewhere" / "src").mkdir(parents=True)
+    (home / replaced).rename(home / "former")
+    (home / replaced).symlink_to(home / ("elsewhere" if replaced == "project" else "secret"))
+    for folders in (Folders([named]), Folders([named, home / "notes"])):
+        for text in ("a.py", ".", "key", str(named / "a.py")):
+            with pytest.raises(PathRefusedError, match="a link was put there since it was named"):
+                folders.find(text)
+    assert Folders([named, home / "notes"]).find(str(home / "notes" / "b.md")) == home / "notes" / "b.md"
+    (home / replaced).unlink()
+    (home / "former").rename(home / replaced)  # back, as a checkout of the first branch does
+    assert Folders([named]).find("a.py") == named / "a.py"
+
+
+def test_a_folder_within_another_one_that_becomes_a_link_is_not_followed_by_either(home: Path) -> None:
+    (home / "project" / "src").rmdir()
+    (home / "project" / "src").symlink_to(home / "notes")
+    folders = Folders([home / "project", home / "project" / "src", home / "notes"])
+    with pytest.raises(PathRefusedError, match="a link was put there"):
+        folders.find("src/b.md")
 
 
 @pytest.mark.parametrize(

@@ -19,7 +19,7 @@ from app.tools.backend import CallRequest, FinishedCall
 from app.tools.builtin.servers import tool_runner
 from app.tools.runner import ToolRunner
 from app.tools.tool import Effect, ToolOutcome, ToolOutput, ToolResult
-from quantizer.system.errors import UsageError
+from quantizer.system.errors import StorageError, UsageError
 from tests.app.tools.fake import FakeToolServer, ScriptedApprover, ScriptedCall, fake_tool
 
 INJECTION = (
@@ -108,6 +108,45 @@ async def test_an_injection_in_a_file_is_shown_safe_and_allows_nothing(window: W
     assert len(window.approver.questions) == 1
     assert ran.result.outcome is ToolOutcome.DENIED
     assert not (window.folder / "owned").exists()
+
+
+@pytest.mark.parametrize(
+    ("name", "arguments"),
+    [
+        ("read_file", {"path": "a"}),
+        ("list_folder", {}),
+        ("search_text", {"pattern": "outside"}),
+        ("write_file", {"path": "a", "content": "new"}),
+        ("edit_file", {"path": "a", "old_text": "outside", "new_text": "new"}),
+        ("run_command", {"argv": ["cat", "a"]}),
+    ],
+)
+async def test_no_tool_follows_a_folder_that_became_a_link(
+    window: Window, name: str, arguments: dict[str, Any], tmp_path: Path
+) -> None:
+    outside = tmp_path / "outside"
+    outside.mkdir()
+    (outside / "a").write_text("outside\n")
+    window.folder.rmdir()
+    window.folder.symlink_to(outside)
+    finished = await window.run(name, **arguments)
+    assert finished.result.outcome is ToolOutcome.FAILED
+    assert "a link was put there since it was named" in finished.text
+    assert "outside\n" not in finished.text
+    assert window.approver.questions == []
+    assert (outside / "a").read_text() == "outside\n"
+
+
+async def test_an_undo_does_not_follow_a_folder_that_became_a_link(window: Window, tmp_path: Path) -> None:
+    written = await window.run("write_file", Decision.ONCE, path="a", content="new\n")
+    outside = tmp_path / "outside"
+    outside.mkdir()
+    (outside / "a").write_text("new\n")
+    window.folder.rename(tmp_path / "former")
+    window.folder.symlink_to(outside)
+    with pytest.raises(StorageError, match="link is on the way"):
+        await window.tools.undo(written.result.changes)
+    assert (outside / "a").read_text() == "new\n"
 
 
 def _script(path: Path, says: str) -> None:

@@ -354,6 +354,21 @@ async def test_progress_reaches_the_call() -> None:
     await server.close()
 
 
+async def test_a_folder_that_became_a_link_is_not_told(tmp_path: Path) -> None:
+    for name in ("kept", "named", "elsewhere"):
+        (tmp_path / name).mkdir()
+    context = CallContext(folders=(tmp_path / "named", tmp_path / "kept"))
+    script = Script()
+    server = script.server()
+    await server.call(await only_tool(server), {}, context)
+    assert script.connections[0].observer.roots() == context.folders
+    (tmp_path / "named").rmdir()
+    (tmp_path / "named").symlink_to(tmp_path / "elsewhere")
+    await server.call(await only_tool(server), {}, context)
+    assert script.connections[0].observer.roots() == (tmp_path / "kept",)
+    await server.close()
+
+
 async def test_folders_of_the_chat_are_told_once_to_a_server_that_asked_for_them() -> None:
     script = Script()
     server = script.server()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -124,6 +125,40 @@ async def test_a_file_elsewhere_is_attached_unless_the_text_may_be_pasted(
     assert names_of(possibly_pasted) == ["src/../notes.txt"]
     assert len(possibly_pasted.faults) == 3
     assert "~/outside.txt is outside this folder" in possibly_pasted.faults[0]
+
+
+@pytest.mark.parametrize("swapped", ["src", "src/main.py"])
+async def test_a_name_that_leads_elsewhere_than_when_it_was_typed_is_a_fault(folder: Path, swapped: str) -> None:
+    outside = folder.parent / "elsewhere"
+    outside.mkdir()
+    (outside / "main.py").write_text("secret")
+    reader = reader_of(folder)
+    assert names_of(await reader.find("Read @src/main.py")) == ["src/main.py"]
+    (folder / swapped).rename(folder / "former")
+    (folder / swapped).symlink_to(outside if swapped == "src" else outside / "main.py")
+    found = await reader.find("Read @src/main.py now")
+    assert found == Mentioned((), ("src/main.py leads to another file than when it was typed.",))
+    with pytest.raises(UsageError, match="another file"):
+        await reader.read("Read @src/main.py now")
+    assert await reader.read("Read @src/main.py now") == ()  # sent again: as text
+    await reader.find("Another question")
+    assert names_of(await reader.find("Read @src/main.py")) == ["src/main.py"]  # named again, by whoever looked at it
+
+
+async def test_a_link_that_comes_between_check_and_use_is_not_followed(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (folder.parent / "secret.py").write_text("secret")
+    original = AttachmentReader.read_file
+
+    async def swap_first(self: AttachmentReader, path: Path, *rest: Any, **more: Any) -> Attachment:
+        os.rename(path, folder / "former.py")  # noqa: PTH104
+        os.symlink(folder.parent / "secret.py", path)  # noqa: PTH211
+        return await original(self, path, *rest, **more)
+
+    monkeypatch.setattr(AttachmentReader, "read_file", swap_first)
+    found = await read_mentions("Read @src/main.py", folder, is_typed=False)
+    assert found == Mentioned((), ("src/main.py was replaced by a link.",))
 
 
 async def test_a_missing_file_is_a_fault(folder: Path) -> None:
