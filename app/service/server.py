@@ -17,14 +17,14 @@ import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack
 from dataclasses import replace
+from functools import partial
+from typing import Any
 
-import h11
 import uvicorn
 from starlette.types import ASGIApp
-from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from app import __version__
-from app.common.event_log import log_event, log_to
+from app.common.event_log import MAX_LOG_BYTES, keep_within, log_event, log_to, logging_libraries
 from app.common.service_identity import ServiceIdentity
 from app.engine.chat_template.template_process import TemplateProcess
 from app.engine.messages import UnfitPolicy
@@ -32,6 +32,7 @@ from app.library.local.model_files import ModelRef
 from app.library.local.projectors import general_choice
 from app.library.local.resolve import resolve
 from app.protocol.errors import ServiceError, UnfitError
+from app.service.http.connections import ConnectionLimits, LimitedConnection
 from app.service.http.guard import policy_of
 from app.service.jobs.manager import JobManager
 from app.service.models.manager import ModelManager
@@ -56,7 +57,6 @@ CLIENTS_PORTS: Mapping[int, str] = {
     8012: "llama.vim",
 }
 FINISH_TIMEOUT_S = 60
-HEADER_TIMEOUT_S = 15.0
 _BACKLOG = 128
 _MAX_HEADER_BYTES = 64 << 10
 _MAX_MESSAGE_BYTES = 16 << 20  # of a websocket, as much as of a request's body
@@ -71,6 +71,7 @@ async def run_server(
     settings = _independent_of_folder(settings)
     policy = policy_of(settings)
     with ExitStack() as stack:
+        stack.enter_context(logging_libraries(sys.stderr if operator is not None else None))
         listener = stack.enter_context(listen(settings.host, settings.port, or_any=operator is None))
         others = listen_for_clients(settings.host, stack) if settings.also else {}
         ref, file, attached = _default_model(settings, is_owned=operator is None)
@@ -80,7 +81,7 @@ async def run_server(
 
         if operator is None:
             os.chdir(system_root())  # a service that stays must not keep a disk from being removed
-            log_to(sys.stderr)  # which is the log file of who started this service
+            log_to(sys.stderr, max_bytes=MAX_LOG_BYTES)  # which is the log file of who started this service
             log_event("service", f"{url}, localllm {__version__}, process {os.getpid()}")
         stack.enter_context(mark_in_use(settings))
         stack.enter_context(identity.recording(port))
@@ -111,14 +112,16 @@ async def run_server(
             try:
                 from app.service.application import create_app
 
-                log = _log if settings.access_log else None
+                log = partial(_log, max_bytes=MAX_LOG_BYTES if operator is None else 0) if settings.access_log else None
                 return create_app(models, jobs, shutdown_policy, policy, log, identity)
             finally:
                 gc.enable()
 
         app = await asyncio.to_thread(application)  # the worker loads meanwhile
+        limits = ConnectionLimits()
+        asyncio.get_running_loop().set_exception_handler(partial(on_loop_error, limits))
         server = _Server(
-            _config(app),
+            _config(app, limits),
             lambda: announce(Announcement(url, model.ref.id, tuple(others), identity.secret.hex())),
             jobs.close_subscriptions,
             shutdown_policy.close,
@@ -215,62 +218,27 @@ class _Server(uvicorn.Server):
         self.should_exit = True
 
 
-class _HeaderTimeoutProtocol(H11Protocol):
-    """HTTP/1.1 with a timeout of 15 s for a request line and its headers: uvicorn waits forever."""
-
-    _header_timer: asyncio.TimerHandle | None = None
-    _is_upgraded = False
-
-    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        super().connection_made(transport)
-        self._watch_headers()
-
-    def data_received(self, data: bytes) -> None:
-        super().data_received(data)
-        self._watch_headers()
-
-    def connection_lost(self, exc: Exception | None) -> None:
-        super().connection_lost(exc)
-        self._cancel_timer()
-
-    def send_400_response(self, msg: str) -> None:
-        """Refuse invalid HTTP, and drop the answer to the request before it, which would be a second one."""
-        if self.cycle is not None:
-            self.cycle.disconnected = True
-            self.cycle.message_event.set()
-        super().send_400_response(msg)
-
-    def handle_websocket_upgrade(self, event: h11.Request) -> None:
-        """Hand the connection over to a websocket, whose first message has a timeout of its own."""
-        super().handle_websocket_upgrade(event)
-        self._is_upgraded = True
-
-    def _unsupported_upgrade_warning(self) -> None:
-        """Log nothing: such a request gets an answer, and no web page may write to the terminal."""
-
-    def _watch_headers(self) -> None:
-        """Time the headers of the first request from the connection on, others from their first byte on."""
-        is_waiting = self.cycle is None or (self.cycle.response_complete and self.timeout_keep_alive_task is None)
-        if self._is_upgraded or not is_waiting:
-            self._cancel_timer()
-        elif self._header_timer is None:
-            self._header_timer = self.loop.call_later(HEADER_TIMEOUT_S, self.transport.abort)
-
-    def _cancel_timer(self) -> None:
-        if self._header_timer is not None:
-            self._header_timer.cancel()
-            self._header_timer = None
+def on_loop_error(limits: ConnectionLimits, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+    """Make room for new connections where the system opens no more: asyncio reports that a hundred times a second."""
+    error = context.get("exception")
+    if isinstance(error, OSError) and "accept" in context.get("message", "").lower():
+        limits.on_accept_error(error)
+    else:
+        loop.default_exception_handler(context)
 
 
-def _log(line: str) -> None:
+def _log(line: str, max_bytes: int) -> None:
     with contextlib.suppress(OSError, ValueError):  # stderr is closed
         print(line, file=sys.stderr, flush=True)
+        if max_bytes:
+            keep_within(sys.stderr.fileno(), max_bytes)
 
 
-def _config(app: ASGIApp) -> uvicorn.Config:
+def _config(app: ASGIApp, limits: ConnectionLimits) -> uvicorn.Config:
     return uvicorn.Config(
         app,
-        http=_HeaderTimeoutProtocol,
+        http=partial(LimitedConnection, limits),  # type: ignore[arg-type]  # it is only called
+        backlog=_BACKLOG,  # as many are accepted before any of them is counted
         ws="auto",  # the library `websockets`; without it a websocket is answered as an ordinary request
         ws_max_size=_MAX_MESSAGE_BYTES,
         ws_ping_timeout=_PONG_TIMEOUT_S,

@@ -10,17 +10,19 @@ import uvicorn
 from starlette.types import ASGIApp
 
 from app.service import server
+from app.service.http.connections import ConnectionLimits
 from app.service.server import listen
 
 __all__ = ["listening"]
 
 
 @asynccontextmanager
-async def listening(application: ASGIApp) -> AsyncIterator[int]:
+async def listening(application: ASGIApp, limits: ConnectionLimits | None = None) -> AsyncIterator[int]:
     """Serve `application` on a free port of loopback, and give the port."""
     has_begun = asyncio.Event()
     with listen("127.0.0.1", 0) as listener:
-        running: uvicorn.Server = server._Server(server._config(application), has_begun.set, lambda: None)
+        config = server._config(application, limits or ConnectionLimits())
+        running: uvicorn.Server = server._Server(config, has_begun.set, lambda: None)
         task = asyncio.create_task(running.serve(sockets=[listener]))
         await has_begun.wait()
         try:

@@ -20,6 +20,7 @@ from app.cli.main import main
 from app.engine.messages import EngineConfig
 from app.protocol.errors import ServiceError
 from app.service import server
+from app.service.http import connections
 from app.service.http.guard import Guard, GuardPolicy
 from app.service.pool.engine_client import EngineClient
 from app.service.server import listen
@@ -97,7 +98,8 @@ async def test_nothing_is_reported_on_a_model_that_the_end_of_the_service_stops_
         await engine.stop()
 
     with listen("127.0.0.1", 0) as listener:
-        ending = server._Server(server._config(Starlette(lifespan=lifespan)), lambda: ending.end())
+        config = server._config(Starlette(lifespan=lifespan), connections.ConnectionLimits())
+        ending = server._Server(config, lambda: ending.end())
         await server._serve_while_loading(ending, [listener], engine, OperatorPrompt(notices.append, lambda _: False))
     assert (engine.status.state, notices) == ("failed", [])
 
@@ -164,7 +166,7 @@ async def _answer_or_reset(reader: asyncio.StreamReader) -> bytes:
 
 
 async def test_a_connection_that_sends_no_whole_header_is_closed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(server, "HEADER_TIMEOUT_S", 0.2)
+    monkeypatch.setattr(connections, "HEADER_TIMEOUT_S", 0.2)
     async with listening(_hello) as port:
         reader, writer = await asyncio.open_connection("127.0.0.1", port)
         writer.write(b"GET / HTTP/1.1\r\nHost: loc")
@@ -174,7 +176,7 @@ async def test_a_connection_that_sends_no_whole_header_is_closed(monkeypatch: py
 
 
 async def test_a_kept_connection_may_ask_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(server, "HEADER_TIMEOUT_S", 0.2)
+    monkeypatch.setattr(connections, "HEADER_TIMEOUT_S", 0.2)
     async with listening(_hello) as port:
         reader, writer = await asyncio.open_connection("127.0.0.1", port)
         for _ in range(2):

@@ -9,6 +9,7 @@ from websockets.asyncio.client import ClientConnection, connect
 from websockets.exceptions import ConnectionClosedError
 
 from app.service import server
+from app.service.http import connections
 from tests.app.service.listening import listening
 
 
@@ -28,7 +29,7 @@ async def _send_and_receive(websocket: ClientConnection, text: str) -> None:
 
 
 async def test_a_websocket_outlives_the_timeout_of_headers(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(server, "HEADER_TIMEOUT_S", 0.2)
+    monkeypatch.setattr(connections, "HEADER_TIMEOUT_S", 0.2)
     async with listening(_echo) as port, connect(f"ws://127.0.0.1:{port}/", proxy=None) as websocket:
         for text in ("one", "two"):
             await asyncio.sleep(0.3)
