@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cache
 from itertools import combinations
 
 import numpy as np
@@ -28,6 +29,7 @@ _MOST_GPUS_IN_ANY_CHOICE = 3
 
 Bytes = NDArray[np.float64]
 Counts = NDArray[np.int64]
+_HostSeconds = tuple[list[float], list[float], list[float]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -77,9 +79,11 @@ def margin_bytes(device: Device) -> int:
 def place(profile: ModelProfile, machine: Machine, rates: Rates) -> Placement | None:
     """Return the fastest placement that fits into free memory less the margins, None where none does."""
     orders = _orders(machine.gpus, rates)
+    host_s = _host_seconds(profile, machine, rates)
+    places = (False, True) if machine.gpus else (False,)
     found = [
         _best(profile, machine, rates, tables, order)
-        for tables in (_tables(profile, machine, rates, has_cache_on_host=is_there) for is_there in (False, True))
+        for tables in (_tables(profile, host_s, has_cache_on_host=is_there) for is_there in places)
         for order in orders
         if order or not tables.has_cache_on_host
     ]
@@ -109,7 +113,7 @@ def _orders(gpus: Sequence[Device], rates: Rates) -> list[tuple[Device, ...]]:
 
 def curve(profile: ModelProfile, machine: Machine, rates: Rates) -> tuple[float, ...]:
     """Return the time per token with 0, 1, 2 … layers on the fastest GPU, as if they fitted."""
-    tables = _tables(profile, machine, rates, has_cache_on_host=False)
+    tables = _tables(profile, _host_seconds(profile, machine, rates), has_cache_on_host=False)
     gpu = min(machine.gpus, key=lambda device: rates.seconds_per_byte[device.name], default=None)
     if gpu is None:
         return (float(tables.host_s[0, 0]) + rates.overhead_s(len(profile.layers)),)
@@ -119,7 +123,7 @@ def curve(profile: ModelProfile, machine: Machine, rates: Rates) -> tuple[float,
     return tuple((reading_s + is_mixed * rates.crossing_s + rates.overhead_s(n_layers)).tolist())
 
 
-def _tables(profile: ModelProfile, machine: Machine, rates: Rates, *, has_cache_on_host: bool) -> _Tables:
+def _tables(profile: ModelProfile, host_s: _HostSeconds, *, has_cache_on_host: bool) -> _Tables:
     layers = profile.layers
     n_rows = len(layers) if any(layer.movable_bytes for layer in layers) else 1  # the output has nothing to move
     backwards = layers[::-1]
@@ -143,32 +147,38 @@ def _tables(profile: ModelProfile, machine: Machine, rates: Rates, *, has_cache_
     n_split, n_cached = _summed(is_split * (split > 0)), _summed(is_cached.astype(np.float64))
     has_host_work = (np.arange(len(layers) + 1)[None, :] < len(layers)) | (n_split + n_cached > 0)
     on_host += profile.host_bytes + profile.beside_host_bytes + has_host_work * profile.compute_bytes
-    host, run_config = machine.host.name, profile.run_config
-    model_bytes = sum(bytes_of(layer.weights) for layer in layers)
+    attending_s, working_s, movable_s = (column(values) for values in host_s)
+    left_s = is_split * movable_s + attending_s * is_cached
+    left_on_host_s = working_s.sum() - _summed(working_s - left_s)
+    return _Tables(has_cache_on_host, on_gpu, read_on_gpu, on_host, left_on_host_s, n_split, n_split + n_cached)
 
-    def reading_s(weights: Weights, n_bytes: float) -> float:
-        used = {host: in_layout(weights, run_config.layout, 1)}
+
+def _host_seconds(profile: ModelProfile, machine: Machine, rates: Rates) -> _HostSeconds:
+    """Return the seconds of each layer on the processor, the last first: of attention, of all, of what can be split."""
+    host, run_config = machine.host.name, profile.run_config
+    model_bytes = sum(bytes_of(layer.weights) for layer in profile.layers)
+
+    # Most layers are alike, and a recommendation places hundreds of models: to price each took a third of its time.
+    @cache
+    def reading_s(weights: tuple[tuple[str, TypeWork], ...], n_bytes: float) -> float:
+        used = {host: in_layout(dict(weights), run_config.layout, 1)}
         return reading_by_device(Work(read_bytes={host: n_bytes}, weights=used), rates, model_bytes)[host]
 
-    attending_s = column(
-        [
-            rates.attention_s(
-                host,
-                Work(
-                    read_bytes={},
-                    attention_bytes=layer.attention_bytes,
-                    attention=layer.attention,
-                    is_fused=run_config.is_fused,
-                ),
-            )
-            for layer in backwards
-        ]
-    )
-    working_s = column([reading_s(layer.weights, layer.work_bytes) for layer in backwards]) + attending_s
-    left_s = is_split * column([reading_s(layer.movable_weights, layer.movable_work_bytes) for layer in backwards])
-    left_s = left_s + attending_s * is_cached
-    host_s = working_s.sum() - _summed(working_s - left_s)
-    return _Tables(has_cache_on_host, on_gpu, read_on_gpu, on_host, host_s, n_split, n_split + n_cached)
+    attending_s, working_s, movable_s = [], [], []
+    for layer in reversed(profile.layers):
+        attention_s = rates.attention_s(
+            host,
+            Work(
+                read_bytes={},
+                attention_bytes=layer.attention_bytes,
+                attention=layer.attention,
+                is_fused=run_config.is_fused,
+            ),
+        )
+        attending_s.append(attention_s)
+        working_s.append(reading_s(tuple(layer.weights.items()), layer.work_bytes) + attention_s)
+        movable_s.append(reading_s(tuple(layer.movable_weights.items()), layer.movable_work_bytes))
+    return attending_s, working_s, movable_s
 
 
 def _summed(values: Bytes) -> Bytes:  # of the first 0, 1, 2 … columns
