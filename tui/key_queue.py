@@ -4,12 +4,12 @@ field is there. Over ssh a word arrives with the key before it, and Textual woul
 from __future__ import annotations
 
 import asyncio
-import time
 from collections import deque
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from typing import Any
 
+from textual._time import get_time  # the clock of an event's `time`
 from textual.app import App, ScreenStackError
 from textual.dom import DOMNode
 from textual.events import Key, Paste
@@ -44,13 +44,14 @@ class KeyQueue:
     def drop_typed_ahead(self) -> None:
         """Drop the keys behind one that was refused, up to a pause or Esc: what it did not open would have taken them,
         and a list would run them as commands. A text field keeps what is typed into it."""
-        self._drops_until_s = time.monotonic() + _TYPING_PAUSE_S
+        self._drops_until_s = get_time() + _TYPING_PAUSE_S
 
     def _drops(self, event: Key | Paste, receiver: Widget | None) -> bool:
-        if time.monotonic() >= self._drops_until_s or isinstance(receiver, Input | TextArea):
+        # When a key was read counts, not when it's handled: a busy machine takes seconds for the keys of one burst.
+        if event.time >= self._drops_until_s or isinstance(receiver, Input | TextArea):
             return False
         is_escape = isinstance(event, Key) and event.key == "escape"
-        self._drops_until_s = 0.0 if is_escape else time.monotonic() + _TYPING_PAUSE_S
+        self._drops_until_s = 0.0 if is_escape else event.time + _TYPING_PAUSE_S
         return not is_escape
 
     async def _pass_on(self) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from types import SimpleNamespace
 
 import pytest
 from textual.events import Key
@@ -11,6 +12,7 @@ from textual.widgets import Input
 from app.chat.repository import SqliteChatRepository
 from tests.app.client.scripted_client import ScriptedClient
 from tests.tui.model_scenes import client_with_models
+from tui.key_queue import KeyQueue
 
 # The keys that open a screen, what it shows then, and the keys that lead into a field.
 _FIELDS = [
@@ -113,3 +115,25 @@ async def test_keys_pressed_while_the_app_ends_go_nowhere(open_app, key):
             user.pilot.app.post_message(Key(key, key if len(key) == 1 else None))
             await asyncio.sleep(0)
     assert user.app.failure is None
+
+
+@pytest.mark.parametrize(
+    ("behind_s", "receiver", "passed"),  # how long behind the pause that ends a burst the key was read
+    [(-0.2, None, []), (-0.01, None, []), (0.01, None, ["d"]), (-0.2, Input(), ["d"])],
+)
+async def test_a_key_of_the_burst_of_a_refused_one_is_dropped_however_late_it_is_handled(behind_s, receiver, passed):
+    """The machine is busy: a key is handled long after it was read."""
+    handled = []
+
+    async def dispatch(event):
+        handled.append(event.key)
+
+    queue = KeyQueue(SimpleNamespace(focused=receiver, call_later=lambda _: None), dispatch)
+    queue.drop_typed_ahead()
+    event = Key("d", "d")
+    event.time = queue._drops_until_s + behind_s
+    await asyncio.sleep(0.25)  # longer than that pause
+    await queue.add(event)
+    assert handled == passed
+    if queue._settling is not None:
+        queue._settling.cancel()
