@@ -11,6 +11,7 @@ from itertools import count
 from pathlib import Path
 
 import pytest
+from _pytest.mark.expression import Expression
 from hypothesis import settings
 
 # Started in the background of a script, tests would hand an ignored Ctrl-C on to every process that they start.
@@ -44,6 +45,24 @@ def tmp_path(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFa
 def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
     """Return two workers more than there are processors, four at most: many tests wait for a process of their own."""
     return min((os.cpu_count() or 1) + 2, 4)
+
+
+_MARKS = ("slow", "real", "gpu")
+_HAS_MARK = re.compile(rb"\bmark\.(%s)\b" % b"|".join(mark.encode() for mark in _MARKS))
+
+
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """Import no file without a marked test where `-m` selects none else, as `-m slow` does.
+
+    To import all took each worker seven seconds. All of tests/real is marked by its own conftest.
+    """
+    asked: set[str] = set()
+    if not config.option.markexpr or collection_path.suffix != ".py" or "real" in collection_path.parts:
+        return None
+    are_others_wanted = Expression.compile(config.option.markexpr).evaluate(lambda name, **_: bool(asked.add(name)))
+    if are_others_wanted or not asked <= {*_MARKS} or _HAS_MARK.search(collection_path.read_bytes()):
+        return None
+    return True
 
 
 def pytest_collection_finish(session: pytest.Session) -> None:

@@ -23,8 +23,9 @@ HERE = Path(__file__).parent
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Mark all tests of this folder (the hook sees those of other folders too)."""
+    folder = f"{HERE}{os.sep}"  # as text: to look among the parents of 18,000 paths took a twentieth of all collecting
     for item in items:
-        if HERE in item.path.parents:
+        if str(item.path).startswith(folder):
             item.add_marker(pytest.mark.real)
 
 

@@ -14,7 +14,7 @@ from tests.tui.scenes import SCENES, Scene
 
 _MIN_COLUMNS = 12
 SCENES_BY_NAME = {scene.name: scene for scene in SCENES}
-SIZES = (*((width, 24) for width in (1, 11, 12, 13, 17, 20, 30)), (80, 1), (80, 4), (1, 1))
+SIZES = (*((width, 24) for width in (1, 13, 17, 20, 30)), (80, 1), (1, 1))  # 1 × 1 is laid out as 12 × 4 is
 
 
 @pytest.mark.parametrize("name", SCENES_BY_NAME)
