@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, TextIO
 from app.common.standard_streams import open_missing_streams, print_error
 from app.common.terminal import printable
 from quantizer.system.errors import UserError
-from quantizer.system.memory_limit import ProcessBytes, check_memory_limit, reported_shortage, save_address_space
+from quantizer.system.faults import reported_faults
+from quantizer.system.memory_limit import ProcessBytes, check_memory_limit, save_address_space
 
 if TYPE_CHECKING:
     from app.cli.prompts import ChatOptions
@@ -48,7 +49,7 @@ def main() -> None:
         save_address_space()
         try:
             check_memory_limit("app", ProcessBytes.COMMAND)
-            with reported_shortage("app"):
+            with reported_faults("app"):
                 from app.settings.settings import load_settings
 
                 sys.exit(_run_app(load_settings(options), options))

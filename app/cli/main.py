@@ -18,10 +18,11 @@ import click
 from click.shell_completion import CompletionItem
 
 from app import __version__
-from app.common.standard_streams import discard_output, open_missing_streams, print_error
+from app.common.standard_streams import discard_output, open_missing_streams, print_error, say_no_more
 from app.common.terminal import printable
-from quantizer.system.errors import UsageError, UserError
-from quantizer.system.memory_limit import ProcessBytes, check_memory_limit, reported_shortage, save_address_space
+from quantizer.system.errors import StorageError, UsageError, UserError
+from quantizer.system.faults import system_fault
+from quantizer.system.memory_limit import ProcessBytes, check_memory_limit, save_address_space
 
 if TYPE_CHECKING:
     from app.cli.output.format import JobEvents
@@ -174,8 +175,7 @@ def _status(args: Sequence[str] | None, events: JobEvents | None, interface: Use
     try:
         check_memory_limit("command", ProcessBytes.COMMAND)
         # click returns the status of what left early, and what the verb returned where none did: nothing
-        with reported_shortage("command"):
-            left = _cli.main(args=words, prog_name="localllm", standalone_mode=False, obj=events or interface)
+        left = _cli.main(args=words, prog_name="localllm", standalone_mode=False, obj=events or interface)
         sys.stdout.flush()
     except click.ClickException as error:
         with suppress(OSError):  # stderr takes no more
@@ -183,24 +183,31 @@ def _status(args: Sequence[str] | None, events: JobEvents | None, interface: Use
         if events:
             events.failed(UsageError(error.format_message()))
         return error.exit_code
-    except UserError as error:
-        print_error(f"Error: {printable(str(error))}")  # it may quote a file or a hub
-        if events:
-            events.failed(error)
-        return error.exit_status
     except (KeyboardInterrupt, click.Abort):
         return _INTERRUPTED
     except BrokenPipeError:
         discard_output()
         return 1  # as click ends when it meets the broken pipe first
-    except OSError as error:
-        if error.errno not in _FULL:
+    except (UserError, OSError, MemoryError, RuntimeError, ImportError) as error:
+        fault = error if isinstance(error, UserError) else _system_fault(error)
+        if fault is None:
             raise
-        discard_output()
-        place = f"{error.filename} cannot be written" if error.filename else "The output cannot be written"
-        print_error(printable(f"Error: {place}: {error.strerror}. Free some space, or write elsewhere."))
-        return 1
+        if fault is not error:
+            discard_output()  # it may be what failed
+            say_no_more()
+        print_error(f"Error: {printable(str(fault))}")  # it may quote a file or a hub
+        if events:
+            events.failed(fault)
+        return fault.exit_status
     return int(left or 0)
+
+
+def _system_fault(error: Exception) -> UserError | None:
+    """Return the error for what the operating system refused, None for a bug."""
+    fault = system_fault("command", error)
+    if fault and isinstance(error, OSError) and error.errno in _FULL and not error.filename:
+        return StorageError(f"The output cannot be written: {error.strerror}.", fault.remedy)
+    return fault
 
 
 if __name__ == "__main__":

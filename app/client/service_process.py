@@ -22,8 +22,9 @@ from app.common.service_identity import ServiceIdentity
 from app.options.option import format_value
 from app.settings.settings import Settings, environment_variable
 from quantizer.system.errors import UserError
+from quantizer.system.faults import reported_faults
 from quantizer.system.files import Lock, open_private, private_folder, try_lock, unnamed_file
-from quantizer.system.memory_limit import ProcessBytes, check_memory_limit, out_of_memory, reported_shortage
+from quantizer.system.memory_limit import ProcessBytes, check_memory_limit, out_of_memory
 from quantizer.system.process import OwnedProcess, StderrTail, python_command
 
 START_TIMEOUT_S = 60.0  # a cold disk may take long over Python's imports
@@ -129,7 +130,7 @@ def start_service(settings: Settings) -> StartedService:
         n_logged_bytes = log.seek(0, os.SEEK_END)
         # As environment variables, which `ps` does not show to other users.
         variables = {environment_variable(name): format_value(value) for name, value in asdict(settings).items()}
-        with reported_shortage("command"):
+        with reported_faults("command"):
             return StartedService(OwnedProcess(_COMMAND, variables, log), log, n_logged_bytes)
     except BaseException:
         log.close()

@@ -20,9 +20,12 @@ from quantizer.system.files import has_record_locks, make_private, open_private,
 
 _BUSY_TIMEOUT_S, _POLL_S = 10.0, 0.01
 _JOURNALS = ("-wal", "-shm")  # SQLite makes them with the rights of the database
-_NOTHING_DELETED = "Nothing was deleted: move the file away to start afresh, or restore a backup of it."
+_NOTHING_DELETED = "Nothing was deleted. Try again; else restore a backup, or move the file away to start afresh."
+_FAILING = "Nothing was deleted. Try again; else check the disk, its free space, and free memory."
 _FAULTS = {
     sqlite3.SQLITE_FULL: ("The disk is full.", "Free some space and try again."),
+    sqlite3.SQLITE_IOERR: ("The system reports an error of the disk, or of memory.", _FAILING),
+    sqlite3.SQLITE_NOMEM: ("There is not enough memory.", "End other programs and try again."),
     sqlite3.SQLITE_READONLY: ("They are read-only.", "Check the permissions of the file and its folder."),
     sqlite3.SQLITE_CANTOPEN: ("They cannot be opened.", "Check the permissions of the file and its folder."),
     sqlite3.SQLITE_NOTADB: ("The file is not a database.", _NOTHING_DELETED),
@@ -52,7 +55,7 @@ class Schema:
             return f"Another {self.holder} has locked them for too long.", "Try again."
         if code == sqlite3.SQLITE_CONSTRAINT:
             return self.gone, f"Another {self.holder} removed it."
-        return _FAULTS.get(code, (f"SQLite reports: {error}.", ""))
+        return _FAULTS.get(code, (f"SQLite reports: {error}.", _FAILING))
 
 
 def migrate_to(connection: sqlite3.Connection, schema: Schema) -> None:

@@ -25,6 +25,8 @@ from pathlib import Path
 from typing import Literal, TypeAlias
 
 from app.settings.settings import Settings
+from quantizer.system.errors import StorageError
+from quantizer.system.faults import remedy_for, system_fault
 from quantizer.system.files import PRIVATE_FILE, private_folder, write_atomically
 
 IDENTITY_PATH, STOP_PATH = "/api/localllm/identity", "/api/localllm/stop"
@@ -117,12 +119,15 @@ class ServiceIdentity:
 
 
 def _read_key(path: Path) -> bytes:
-    """Return the key in a file of ours that nobody else can read, b"" for any other file."""
+    """Return the key in a file of ours that nobody else can read, b"" for any other file. Raises StorageError where the
+    system refuses to read it."""
     try:
         with path.open("rb") as file:
             status = os.fstat(file.fileno())
             key = file.read(_KEY_BYTES + 1)
-    except OSError:
+    except OSError as error:
+        if system_fault("command", error):  # as if there were none, a service of ours would be called another user's
+            raise StorageError(f"{path} cannot be read: {error.strerror}.", remedy_for(error, "")) from error
         return b""
     is_private = sys.platform == "win32" or (status.st_uid == os.geteuid() and not status.st_mode & _OTHERS)
     return key if is_private and len(key) == _KEY_BYTES else b""
@@ -141,6 +146,6 @@ def _store_key(path: Path) -> bool:
         if _read_key(path):
             return True
         path.unlink()
-    except OSError:
+    except (OSError, StorageError):
         pass
     return False

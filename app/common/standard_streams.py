@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import os
 import sys
+import warnings
 
 _MODES = ("r", "w", "w")
 
@@ -34,6 +35,13 @@ def discard_output() -> None:
         nowhere = os.open(os.devnull, os.O_WRONLY)
         os.dup2(nowhere, sys.stdout.fileno())
         os.close(nowhere)
+
+
+def say_no_more() -> None:
+    """Let the interpreter print no warnings or ignored exceptions while it takes down what a fault of the system left
+    half-made, such as an event loop without its socket: the error was told."""
+    sys.unraisablehook = lambda _unraisable: None
+    warnings.simplefilter("ignore")
 
 
 def print_error(text: str) -> None:

@@ -40,6 +40,7 @@ from app.protocol.errors import RequestError
 from app.protocol.status import Occupancy
 from app.settings.settings import load_settings
 from quantizer.system.errors import ErrorInfo, UserError
+from quantizer.system.faults import reported_faults, system_fault
 from quantizer.system.memory_limit import use_one_arena
 
 MAX_OUTPUT_INTERVAL_S = 0.1  # longer is seen
@@ -128,7 +129,8 @@ class Worker:
             on_plan=lambda plan: self.send(messages.Planned(plan)),
         )
         try:
-            loaded = self._load_model(load, listener)
+            with reported_faults("engine process"):
+                loaded = self._load_model(load, listener)
         except UserError as error:
             self.send(messages.Failed("", ErrorInfo.of(error)))
             return
@@ -471,8 +473,11 @@ def _run_to_exit(worker: Worker) -> None:
         status = 0
     except BrokenPipeError:
         pass  # the service ended
-    except BaseException:
-        sys.excepthook(*sys.exc_info())
+    except BaseException as error:
+        if fault := system_fault("engine process", error):
+            print(fault, file=sys.stderr)  # the service quotes it
+        else:
+            sys.excepthook(*sys.exc_info())
     sys.stderr.flush()
     os._exit(status)
 

@@ -62,7 +62,7 @@ from app.service.jobs.manager import JobManager
 from app.service.models.library import LibraryService, PlanService
 from app.service.models.manager import ModelManager
 from quantizer.system.errors import StorageError, UserError
-from quantizer.system.memory_limit import out_of_memory
+from quantizer.system.faults import system_fault
 
 if TYPE_CHECKING:  # which imports this module when its model loads already
     from app.service.shutdown_policy import ShutdownPolicy
@@ -205,4 +205,4 @@ async def _http_error(request: Request, error: Exception) -> Response:
 
 async def _bug(request: Request, error: Exception) -> Response:
     """Answer without the traceback, which the server logs."""
-    return _respond(request, out_of_memory("service", [repr(error)]) or BUG)
+    return _respond(request, system_fault("service", error) or BUG)

@@ -19,6 +19,7 @@ from dataclasses import asdict
 from typing import IO, Any, TypeAlias
 
 from quantizer.system.errors import EngineError, ErrorInfo, UserError
+from quantizer.system.faults import reported_faults
 from quantizer.system.files import unnamed_file
 from quantizer.system.memory_limit import ProcessBytes, check_memory_limit
 from quantizer.system.process import StderrTail, exit_error, start_error
@@ -107,7 +108,8 @@ def serve_request(
     request = next(messages)
     exit_with_parent(on_message, messages)
     try:
-        work(request, send)
+        with reported_faults("process"):
+            work(request, send)
     except UserError as error:
         send({"event": _FAILED, "error": asdict(ErrorInfo.of(error))})
         return 1

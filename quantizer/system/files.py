@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO, cast
 
 from quantizer.system.errors import StorageError, UserError
+from quantizer.system.faults import remedy_for
 
 if sys.platform != "win32":
     import fcntl
@@ -42,11 +43,12 @@ _counter = itertools.count()
 
 @contextlib.contextmanager
 def explained(what: str, remedy: str = "", kind: type[UserError] = StorageError) -> Iterator[None]:
-    """Turn an OSError of the block into a `kind` of error: `what` failed, such as "a.gguf cannot be read", and why."""
+    """Turn an OSError of the block into a `kind` of error: `what` failed, such as "a.gguf cannot be read", and why. The
+    `remedy` gives way to that of a fault of the whole system, such as too many open files."""
     try:
         yield
     except OSError as error:
-        raise kind(f"{what}: {error.strerror or error}.", remedy) from error
+        raise kind(f"{what}: {error.strerror or error}.", remedy_for(error, remedy)) from error
 
 
 def write_atomically(
@@ -157,6 +159,7 @@ def why_unwritable(folder: Path) -> str:
         private_folder(folder)
         with open_private(probe, is_new=True) as file:
             file.write(bytes(_PROBE_BYTES))
+        _remove_abandoned(folder / "probe")
     except FileExistsError as error:
         return f"{error.filename} is a file"
     except OSError as error:

@@ -12,8 +12,8 @@ import re
 import sys
 import threading
 import time
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Iterable
+from contextlib import suppress
 from dataclasses import dataclass
 from enum import IntEnum
 from pathlib import Path
@@ -141,17 +141,6 @@ def out_of_memory(name: str, words: Iterable[str]) -> EngineError | None:
     if limit is None or not any(map(_SIGNS.search, words)):
         return None
     return _error(name, "more", limit)
-
-
-@contextmanager
-def reported_shortage(name: str) -> Iterator[None]:
-    """Raise EngineError for what Python raises where memory within a limit is too small for the process `name`."""
-    try:
-        yield
-    except (MemoryError, RuntimeError, ImportError, OSError) as error:
-        if shortage := out_of_memory(name, [repr(error)]):
-            raise shortage from error
-        raise
 
 
 def _error(name: str, needed: str, limit: MemoryLimit) -> EngineError:

@@ -23,6 +23,7 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from quantizer.system.errors import EngineError, WrongProcessorError, redact_paths
+from quantizer.system.faults import remedy_for
 from quantizer.system.memory_limit import ProcessBytes, check_memory_limit, out_of_memory
 
 _LOW_NICE, _LOWEST_NICE = 10, 19
@@ -285,9 +286,14 @@ class ChildProcess:
 
 def start_error(name: str, error: Exception) -> EngineError:
     """Return the error for the process called `name` that the system could not start."""
+    if shortage := out_of_memory(name, [repr(error)]):
+        return shortage
     reason = (error.strerror if isinstance(error, OSError) else None) or str(error) or "not enough memory"
-    shortage = out_of_memory(name, [repr(error)])
-    return shortage or EngineError(f"The {name} cannot be started: {reason}.", "Free memory or processes.")
+    remedy = "Free memory or processes."
+    return EngineError(
+        f"The {name} cannot be started: {reason}.",
+        remedy_for(error, remedy) if isinstance(error, OSError) else remedy,
+    )
 
 
 class OwnedProcess:

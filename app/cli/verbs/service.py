@@ -24,7 +24,8 @@ from app.launch.editors import EDITORS, context_advice, editor_settings
 from app.settings.parsing import is_loopback
 from app.settings.settings import Settings, load_settings
 from quantizer.system.errors import UsageError, UserError
-from quantizer.system.memory_limit import ProcessBytes, check_memory_limit, reported_shortage
+from quantizer.system.faults import reported_faults
+from quantizer.system.memory_limit import ProcessBytes, check_memory_limit
 
 if TYPE_CHECKING:
     from app.client.service_client import ServiceClient
@@ -73,7 +74,7 @@ def serve(owned: bool, keeps: bool, assume_yes: bool, editor: str | None, **flag
         run_service(settings, partial(_announce, needs_stored_key), operator)
         return
     try:
-        with reported_shortage("service"):
+        with reported_faults("service"):
             run_service(settings, _announce_to_owner)
     except UserError as error:
         from app.service.http.errors import openai_error

@@ -52,7 +52,7 @@ from app.protocol.plan import Plan
 from app.protocol.status import LoadedSetting
 from app.service.pool.worker_process import AnswerEvent, PendingRequests, StartWorker, WorkerProcess, until_finished
 from quantizer.system.errors import EngineError, UserError
-from quantizer.system.memory_limit import out_of_memory
+from quantizer.system.faults import system_fault
 
 _GRACE_AFTER_DEATH_S = 0.3  # running answers wait for it, and they learn of the death within a second
 _GRACE_AT_STOP_S = 6.0  # a worker saves its state for 3 s at most, and writes it
@@ -450,12 +450,13 @@ class EngineClient:
             while await self._run_once():
                 self._begin_loading()
         except Exception as error:  # a bug, or a thread that the system refuses: nobody may wait for ever
-            bug = EngineError("Loading failed for a bug of localllm.", "Its log has the details.")
-            failure = out_of_memory("service", [repr(error)]) or bug
+            fault = system_fault("service", error)
+            failure = fault or EngineError("Loading failed for a bug of localllm.", "Its log has the details.")
             self._pending.fail_all(failure)
             self._fail_loading(failure)
-            report = {"message": f"Loading {self.model_path.name} failed", "exception": error}
-            asyncio.get_running_loop().call_exception_handler(report)
+            if fault is None:
+                report = {"message": f"Loading {self.model_path.name} failed", "exception": error}
+                asyncio.get_running_loop().call_exception_handler(report)
 
     async def _run_once(self) -> bool:
         """Run one worker to its end; return whether to start another at once."""

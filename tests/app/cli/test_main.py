@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import errno
 import os
 import subprocess
 import sys
@@ -97,6 +98,31 @@ def test_a_failure_is_a_sentence_and_a_status(
 ) -> None:
     assert _status_when_a_verb_raises(error, monkeypatch) == status
     assert capsys.readouterr().err.strip() == ("" if status == 130 else f"Error: {error}")
+
+
+@pytest.mark.parametrize(
+    ("error", "sentence"),
+    [
+        (
+            OSError(errno.ENOSPC, "No space left on device"),
+            "Error: The output cannot be written: No space left on device.",
+        ),
+        (OSError(errno.EMFILE, "Too many open files", "/d/a"), "Error: The command failed: Too many open files. End"),
+        (
+            OSError(errno.EIO, "Input/output error", "/d/a"),
+            "Error: /d/a cannot be read or written: Input/output error.",
+        ),
+        (RuntimeError("can't start new thread"), "Error: The system lets the command start no more threads."),
+    ],
+)
+def test_what_the_system_refuses_is_one_sentence_and_no_traceback(
+    error: BaseException, sentence: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(command_line, "say_no_more", lambda: None)  # that is for a process that ends
+    assert _status_when_a_verb_raises(error, monkeypatch) == 1
+    told = capsys.readouterr().err
+    assert told.startswith(sentence)
+    assert told.count("\n") == 1
 
 
 def test_a_bug_keeps_its_traceback(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -30,6 +30,15 @@ class Busy:
             raise error
 
 
+@pytest.mark.parametrize(
+    "code", [sqlite3.SQLITE_IOERR, sqlite3.SQLITE_NOMEM, sqlite3.SQLITE_FULL, sqlite3.SQLITE_INTERNAL]
+)
+def test_every_error_of_the_database_has_a_remedy(code: int) -> None:
+    error = sqlite3.OperationalError("disk I/O error")
+    error.sqlite_errorcode = code
+    assert all(SCHEMA.fault(error))
+
+
 def test_a_pragma_waits_for_those_who_use_the_file() -> None:
     connection = Busy(2)
     database._set(connection, "journal_mode = WAL")  # type: ignore[arg-type]

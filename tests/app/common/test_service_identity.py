@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import errno
 import json
 import os
 import shutil
@@ -12,6 +13,7 @@ import pytest
 
 from app.common.service_identity import ServiceIdentity, Statement, new_challenge
 from app.settings.settings import Settings
+from quantizer.system.errors import StorageError
 
 ADDRESS = ("127.0.0.1", 11500)
 SERVICE: Statement = "this is the service"
@@ -179,3 +181,17 @@ def test_a_damaged_record_is_none(settings: Settings, text: str) -> None:
         assert json.loads(record.read_text()) == {"port": 40_123}
         record.write_text(text)
         assert identity.recorded_port() == 0
+
+
+@pytest.mark.parametrize("code", [errno.EIO, errno.EMFILE])
+def test_a_key_that_the_system_refuses_to_read_is_an_error_and_not_that_of_another_user(
+    settings: Settings, code: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ServiceIdentity.create(settings)
+
+    def refuses(*_: object) -> None:
+        raise OSError(code, os.strerror(code))
+
+    monkeypatch.setattr(Path, "open", refuses)
+    with pytest.raises(StorageError, match=r"service\.key cannot be read: "):
+        ServiceIdentity(settings).proof("this is the service", new_challenge())

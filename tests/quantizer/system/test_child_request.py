@@ -45,6 +45,11 @@ def test_a_childs_error_is_raised_in_the_parent() -> None:
         list(messages("send({})\nraise StorageError('Full.', 'Make room.')"))
 
 
+def test_what_the_system_refuses_to_a_child_is_an_error_and_no_traceback() -> None:
+    with pytest.raises(EngineError, match=r"Too many open files.*limit on open files"):
+        list(messages("import errno\nraise OSError(errno.EMFILE, 'Too many open files')"))
+
+
 def test_a_child_that_dies_is_reported_with_its_last_output() -> None:
     with pytest.raises(
         EngineError,

@@ -23,6 +23,7 @@ from quantizer.system.files import (
     remove_lock,
     replace_file,
     try_lock,
+    why_unwritable,
     write_atomically,
     writer_of,
 )
@@ -266,3 +267,11 @@ def test_elsewhere_a_refusal_is_final(tmp_path: Path, monkeypatch: pytest.Monkey
     (tmp_path / "a").write_text("")
     with pytest.raises(PermissionError, match="Permission denied"):
         replace_file(tmp_path / "a", tmp_path / "b")
+
+
+def test_a_probe_that_could_not_be_removed_is_removed_by_a_later_one(tmp_path: Path) -> None:
+    ended = subprocess.run([sys.executable, "-c", "import os; print(os.getpid())"], capture_output=True, check=True)
+    (tmp_path / f".probe.{int(ended.stdout)}.0.tmp").touch()
+    (mine := tmp_path / f".probe.{os.getpid()}.0.tmp").touch()  # another thread's
+    assert why_unwritable(tmp_path) == ""
+    assert list(tmp_path.iterdir()) == [mine]

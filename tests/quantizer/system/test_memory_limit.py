@@ -9,13 +9,13 @@ import pytest
 
 from quantizer.system import memory_limit
 from quantizer.system.errors import EngineError
+from quantizer.system.faults import reported_faults
 from quantizer.system.memory_limit import (
     MemoryLimit,
     ProcessBytes,
     check_memory_limit,
     memory_limits,
     out_of_memory,
-    reported_shortage,
     save_address_space,
 )
 
@@ -63,7 +63,7 @@ def test_without_a_limit_nothing_is_refused_and_no_words_tell_of_one(monkeypatch
     save_address_space()
     assert out_of_memory("engine process", ["MemoryError"]) is None
     assert "MALLOC_ARENA_MAX" not in os.environ
-    with pytest.raises(MemoryError), reported_shortage("command"):
+    with pytest.raises(EngineError, match="not enough memory"), reported_faults("command"):
         raise MemoryError
 
 
@@ -103,9 +103,9 @@ def test_other_last_words_are_not_about_memory() -> None:
 @pytest.mark.parametrize("error", [MemoryError(), RuntimeError("can't start new thread")])
 def test_what_python_raises_for_lack_of_memory_is_reported_as_that(error: Exception) -> None:
     sentence = r"^Not enough memory: the command needs more and may use 500 MiB"
-    with pytest.raises(EngineError, match=sentence), reported_shortage("command"):
+    with pytest.raises(EngineError, match=sentence), reported_faults("command"):
         raise error
-    with pytest.raises(RuntimeError, match="other"), reported_shortage("command"):
+    with pytest.raises(RuntimeError, match="other"), reported_faults("command"):
         raise RuntimeError("other")
 
 

@@ -237,18 +237,27 @@ else:
         await engine.stop()
 
 
-async def test_a_bug_or_a_thread_that_the_system_refuses_fails_the_load_instead_of_leaving_it_waiting() -> None:
+@pytest.mark.parametrize(
+    ("fault", "sentence", "n_reported"),
+    [
+        (ZeroDivisionError("odd"), "Loading failed for a bug of localllm", 1),
+        (RuntimeError("can't start new thread"), "The system lets the service start no more threads", 0),
+    ],
+)
+async def test_a_bug_or_a_thread_that_the_system_refuses_fails_the_load_instead_of_leaving_it_waiting(
+    fault: Exception, sentence: str, n_reported: int
+) -> None:
     class Refuser(EngineOwner):
         async def admit(self, engine: EngineClient) -> None:
-            raise RuntimeError("can't start new thread")
+            raise fault
 
     reported = list[dict[str, Any]]()
     asyncio.get_running_loop().set_exception_handler(lambda _, context: reported.append(context))
     engine = EngineClient(Path("tiny.gguf"), EngineConfig(), thread_worker(), Refuser())
-    with pytest.raises(EngineError, match="Loading failed for a bug of localllm"):
+    with pytest.raises(EngineError, match=sentence):
         await engine.ready()
     await engine.stop()
-    assert "can't start new thread" in str([context.get("exception") for context in reported])
+    assert [context.get("exception") for context in reported] == [fault] * n_reported, "with a traceback in the log"
 
 
 async def test_an_unloaded_engine_is_loaded_by_the_next_request() -> None:
