@@ -14,7 +14,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from quantizer.system.files import PRIVATE_FILE, last_use_s, private_folder, write_atomically, writer_of
+from quantizer.system.files import last_use_s, write_cache, writer_of
 from quantizer.system.process import is_process_alive
 
 _LENGTH = struct.Struct("<I")  # of the header
@@ -58,12 +58,7 @@ def write_file(
     n_bytes = sum(map(len, pieces))
     if n_bytes > limit:
         return 0
-    try:
-        private_folder(path.parent)
-        write_atomically(path, pieces, sync=False, mode=PRIVATE_FILE)
-    except OSError:
-        return 0
-    return n_bytes
+    return n_bytes if write_cache(path, pieces) else 0
 
 
 def read_header(data: bytes, kind: bytes) -> tuple[dict[str, Any], int]:

@@ -6,14 +6,13 @@ First prompts that runs have measured are in `<cache>/first_prompts.json`, which
 from __future__ import annotations
 
 import json
-from contextlib import suppress
 from pathlib import Path
 
 from app.client.service_client import ServiceClient
 from app.launch.agents import Agent
 from app.launch.plan import ModelFacts
 from app.protocol.status import ModelStatus
-from quantizer.system.files import PRIVATE_FILE, private_folder, write_atomically
+from quantizer.system.files import write_cache
 
 N_SAMPLE_TOKENS = 569  # of the sample, with the tokenizer of Qwen 2 and 3.5
 _MOST_KEPT = 200
@@ -42,9 +41,7 @@ class FirstPrompts:
         n_before = known.pop(self._key(model), 0)
         known[self._key(model)] = max(n_before, n_tokens)
         kept = dict(list(known.items())[-_MOST_KEPT:])
-        with suppress(OSError):
-            private_folder(self._path.parent)
-            write_atomically(self._path, json.dumps(kept, indent=1), sync=False, mode=PRIVATE_FILE)
+        write_cache(self._path, json.dumps(kept, indent=1))
 
     def _key(self, model: str) -> str:
         return f"{self._agent} {model}"

@@ -10,12 +10,14 @@ from __future__ import annotations
 import contextlib
 import errno
 import itertools
+import logging
 import os
 import stat
 import sys
 import time
 from collections.abc import Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO, cast
 
@@ -39,6 +41,7 @@ _REPLACE_TIMEOUT_S, _REPLACE_POLL_S = 1.0, 0.02
 _PROBE_BYTES = 16 << 10  # more than a file system puts beside its name
 _SUFFIX = ".tmp"
 _counter = itertools.count()
+_LOGGER = logging.getLogger("localllm")  # of `app.common.event_log`
 
 
 @contextlib.contextmanager
@@ -75,6 +78,23 @@ def write_atomically(
     if sync:
         _remove_abandoned(path)
         sync_folder(path.parent)
+
+
+def write_cache(path: Path, data: bytes | str | Iterable[bytes | bytearray | memoryview | str]) -> bool:
+    """Replace the file at `path`, for its owner only, with its folder; return whether that was done. It is of a cache:
+    where it cannot be written, whoever made `data` goes on with that, and the log says so once."""
+    try:
+        private_folder(path.parent)
+        write_atomically(path, data, sync=False, mode=PRIVATE_FILE)
+    except OSError as error:
+        _log_unkept(path.parent, error.strerror or str(error))
+        return False
+    return True
+
+
+@cache
+def _log_unkept(folder: Path, why: str) -> None:
+    _LOGGER.info("Nothing is kept in %s: %s.", folder, why, extra={"source": "cache"})
 
 
 def replace_file(source: Path, target: Path) -> None:

@@ -18,7 +18,7 @@ from typing import Any
 
 from app.engine.library_files import library_files, library_folders
 from offload.devices.host import cpu_name
-from quantizer.system.files import private_folder, write_atomically
+from quantizer.system.files import write_cache
 
 _N_SAMPLES, _SAMPLE_BYTES = 64, 4096
 
@@ -67,7 +67,9 @@ class MachineFile:
         self._machine = machine
 
     def entries(self) -> Mapping[str, dict[str, Any]]:
-        entries: dict[str, dict[str, Any]] = self._read().get(self._machine, {})
+        entries: dict[str, dict[str, Any]] = {}
+        with suppress(OSError):
+            entries = self._read().get(self._machine, {})
         return entries
 
     def entry(self, name: str) -> dict[str, Any]:
@@ -76,15 +78,17 @@ class MachineFile:
 
     def update(self, name: str, change: Mapping[str, Any]) -> None:
         """Replace the fields in `change` of the entry called `name`, if the file can be written."""
-        data = self._read()
+        try:
+            data = self._read()
+        except OSError:  # what other entries say must not be lost to an error that passes
+            return
         data.setdefault(self._machine, {}).setdefault(name, {}).update(change)
-        with suppress(OSError):
-            private_folder(self._path.parent)
-            write_atomically(self._path, json.dumps(data, indent=1), sync=False)
+        write_cache(self._path, json.dumps(data, indent=1))
 
     def _read(self) -> dict[str, Any]:
+        """Return what is in the file. Raises OSError for one that is there and cannot be read."""
         try:
             data = json.loads(self._path.read_text(encoding="utf-8"))
-        except (OSError, ValueError):
+        except (FileNotFoundError, ValueError):
             return {}
         return data if isinstance(data, dict) else {}

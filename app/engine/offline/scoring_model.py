@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
@@ -29,7 +29,7 @@ from offload.devices.host import default_threads
 from quantizer.gguf.header import read_header
 from quantizer.gguf.model_info import read_model_info
 from quantizer.system.errors import EngineError, UsageError
-from quantizer.system.files import private_folder, write_atomically
+from quantizer.system.files import write_cache
 
 if TYPE_CHECKING:
     from app.engine.llama import EvalObserver
@@ -166,7 +166,5 @@ def cached_results(
         return [codec.decode(result_type, entry) for entry in json.loads(path.read_text(encoding="utf-8"))]
     except (OSError, ValueError, TypeError, KeyError):
         measured = measure()
-    with suppress(OSError):
-        private_folder(path.parent)
-        write_atomically(path, json.dumps(codec.encode(list(measured))), sync=False)
+    write_cache(path, json.dumps(codec.encode(list(measured))))
     return measured

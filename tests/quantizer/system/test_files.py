@@ -3,6 +3,7 @@ from __future__ import annotations
 import errno
 import fcntl
 import io
+import logging
 import os
 import subprocess
 import sys
@@ -25,6 +26,7 @@ from quantizer.system.files import (
     try_lock,
     why_unwritable,
     write_atomically,
+    write_cache,
     writer_of,
 )
 
@@ -275,3 +277,19 @@ def test_a_probe_that_could_not_be_removed_is_removed_by_a_later_one(tmp_path: P
     (mine := tmp_path / f".probe.{os.getpid()}.0.tmp").touch()  # another thread's
     assert why_unwritable(tmp_path) == ""
     assert list(tmp_path.iterdir()) == [mine]
+
+
+def test_a_cache_that_cannot_be_written_ends_nothing_and_is_logged_once(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert write_cache(tmp_path / "new" / "a.json", "1")
+    assert (tmp_path / "new" / "a.json").read_text(encoding="utf-8") == "1"
+    (tmp_path / "file").touch()
+    logger = logging.getLogger("localllm")
+    monkeypatch.setattr(logger, "propagate", True)
+    with caplog.at_level(logging.INFO, "localllm"):
+        assert not write_cache(tmp_path / "file" / "a.json", "1")
+        assert not write_cache(tmp_path / "file" / "b.json", "1")
+    assert [record.getMessage() for record in caplog.records] == [
+        f"Nothing is kept in {tmp_path / 'file'}: File exists."
+    ]

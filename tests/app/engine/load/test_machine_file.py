@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import errno
 import os
 import shutil
 from pathlib import Path
@@ -42,6 +43,20 @@ def test_a_file_that_cannot_be_written_keeps_nothing_and_is_no_error(tmp_path: P
     file = MachineFile(tmp_path / "cache" / "found.json", "here")
     file.update("a", {"n": 1})
     assert file.entry("a") == {}
+
+
+def test_an_error_of_the_disk_that_passes_loses_no_entries(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    file = MachineFile(tmp_path / "found.json", "here")
+    file.update("a", {"n": 1})
+
+    def fails(*_: object, **__: object) -> str:
+        raise OSError(errno.EIO, "Input/output error")
+
+    with monkeypatch.context() as failing:
+        failing.setattr(Path, "read_text", fails)
+        assert file.entry("a") == {}
+        file.update("b", {"n": 2})
+    assert file.entry("a") == {"n": 1}
 
 
 @pytest.fixture
