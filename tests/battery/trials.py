@@ -21,6 +21,8 @@ __all__ = ["TRIALS", "Battery", "Ended", "Outcome", "Trial"]
 
 _GUIDE = str(Path(__file__).parents[2] / "assets" / "guide" / "guide-Q8_0.gguf")
 _LONGEST_S = 300.0  # of a batch: one that failed is to be repeated
+_SHORT = ("--only", "chats,import,pull,forget,prune,ls")  # journeys that start no engine
+_LONG = ("--only", "first,run,serve,app,piped,quantize,batch,doctor")
 _SMALL_PULL = ("--layers", "8", "--width", "512", "--shards", "4", "--megabytes-per-s", "2")
 
 
@@ -82,6 +84,8 @@ TRIALS = (
     Trial("kill -9 of a batch, its service and its engine", "kills.kill_batch", "--kills", 6, 200),
     Trial("kill -9 of a service that answers a batch", "kills.kill_batch_service", "--kills", 4, 200),
     Trial("kill -9 and full disk of each other writer", "kills.kill_writers", "--attempts", 12, 600, (_GUIDE,)),
+    Trial("Nth call to the system fails: short commands", "faults.sweep", "--attempts", 20, 3_000, (_GUIDE, *_SHORT)),
+    Trial("Nth call to the system fails: answers", "faults.sweep", "--attempts", 8, 3_000, (_GUIDE, *_LONG)),
     Trial("faults of hub and network", "clients.pull_faults", "--trials", 1, 20),
     Trial("MCP servers that lie, end and ask", "clients.fuzz_mcp", "--servers", 60, 1_000),
     Trial("clients that hang up", "clients.hang_up", "--clients", 60, 500, (_GUIDE,)),
