@@ -99,7 +99,7 @@ def find_private_files(settings: Settings) -> tuple[PrivateFiles, ...]:
         missing = (FileNotFoundError, NotADirectoryError)
         with explained(f"{folder} cannot be listed", "Correct its rights."), contextlib.suppress(*missing):
             os.scandir(folder).close()
-    kinds = [(what, _found(getattr(settings, folder), names)) for what, folder, names in _FROM_CHATS]
+    kinds = [(what, tuple(_found(getattr(settings, folder), names))) for what, folder, names in _FROM_CHATS]
     return tuple(PrivateFiles(what, paths, sum(map(_n_bytes, paths))) for what, paths in kinds if paths)
 
 
@@ -126,7 +126,7 @@ def remove_prefixes(cache_dir: Path, keys: Iterable[str]) -> PrivateFiles:
     sounds, and return what was removed. Those of former versions go with the first: they do not say whose they are.
     Raises StorageError."""
     names = {conversation_name(key) for key in keys}
-    found = _found(cache_dir, ("prefix/*/*", "media/*/*")) if names else ()
+    found = tuple(_found(cache_dir, ("prefix/*/*", "media/*/*"))) if names else ()
     is_theirs = {path: path.name.partition("-")[2] in {"", *names} and path.suffix != ".tmp" for path in found}
     paths = tuple(path for path in found if is_theirs[path])
     files = PrivateFiles("saved prefixes", paths, sum(map(_n_bytes, paths)))
@@ -180,8 +180,10 @@ def users_of(settings: Settings) -> list[str]:
     return users
 
 
-def _found(folder: Path, names: tuple[str, ...]) -> tuple[Path, ...]:
-    return tuple(path for name in names for path in sorted_glob(folder, name))
+def _found(folder: Path, names: tuple[str, ...]) -> Iterator[Path]:
+    """Yield the files in `folder` with these names. Raises OSError for one that cannot be listed, when iterated."""
+    for name in names:
+        yield from sorted_glob(folder, name)
 
 
 def foreign_name(root: Path) -> str:
@@ -198,7 +200,7 @@ def is_own_name(name: str) -> bool:
     return any(fnmatch(name, pattern) for pattern in _OURS)
 
 
-def _make_private(what: str, paths: tuple[Path, ...]) -> list[str]:
+def _make_private(what: str, paths: Iterable[Path]) -> list[str]:
     try:
         n_changed = sum(map(make_private, paths))
     except OSError as error:

@@ -157,7 +157,12 @@ def is_folder(path: Path) -> bool:
 
 def sorted_glob(folder: Path, *patterns: str) -> list[Path]:
     """Return the files in `folder` that match, sorted; none where it is missing, or may not be entered or listed."""
-    return sorted(path for pattern in patterns for path in folder.glob(pattern)) if is_folder(folder) else []
+    while is_folder(folder):
+        try:
+            return sorted(path for pattern in patterns for path in folder.glob(pattern))
+        except InterruptedError:  # a signal, on a network's file system: Python tries most calls again, not this one
+            continue
+    return []
 
 
 def unnamed_file() -> BinaryIO:

@@ -18,6 +18,7 @@ from app.protocol.codec import encode
 from app.protocol.errors import ServiceError
 from app.settings.settings import load_settings
 from quantizer.system.errors import UsageError
+from quantizer.system.files import explained
 
 if TYPE_CHECKING:
     from app.chat.conversation import Chat
@@ -145,7 +146,10 @@ def delete(chat_ids: tuple[int, ...]) -> None:
         for chat_id in chat_ids:
             store.chats.delete(chat_id)
         keys = [chat.prompt_cache_key for chat in store.chats.deleted()]
-        asyncio.run(_delete_prefixes(keys))
+        with explained(
+            "The chats are deleted, but what was computed of them is not", "`localllm forget --keep-chats` tries again."
+        ):
+            asyncio.run(_delete_prefixes(keys))
         store.purge_deleted()
 
 

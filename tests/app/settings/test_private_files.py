@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import errno
 import os
 import stat
 import sys
@@ -7,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from app.settings import private_files
 from app.settings.private_files import CHATS, find_private_files, keep_private, mark_in_use, remove_files, users_of
 from app.settings.settings import Settings
 
@@ -95,3 +97,20 @@ def test_the_mark_of_a_killed_process_counts_no_longer(settings: Settings) -> No
     mark.touch()
     assert users_of(settings) == []
     assert not mark.exists()
+
+
+def test_a_cache_that_cannot_be_listed_is_said_and_does_not_keep_the_service_from_starting(
+    settings: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    keep_private(settings)
+    listed = private_files.sorted_glob
+
+    def fails(folder: Path, *patterns: str) -> list[Path]:
+        if patterns == ("prefix/*/*",):
+            raise OSError(errno.EIO, "Input/output error")
+        return listed(folder, *patterns)
+
+    monkeypatch.setattr(private_files, "sorted_glob", fails)
+    assert keep_private(settings) == ["Others may read saved prefixes, which cannot be changed: Input/output error."]
+    with pytest.raises(OSError, match="Input/output"):
+        find_private_files(settings)  # "nothing" would be a guess

@@ -23,6 +23,7 @@ from quantizer.system.files import (
     read_at_most,
     remove_lock,
     replace_file,
+    sorted_glob,
     try_lock,
     why_unwritable,
     write_atomically,
@@ -293,3 +294,20 @@ def test_a_cache_that_cannot_be_written_ends_nothing_and_is_logged_once(
     assert [record.getMessage() for record in caplog.records] == [
         f"Nothing is kept in {tmp_path / 'file'}: File exists."
     ]
+
+
+def test_a_folder_is_listed_again_where_a_signal_interrupted_that(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "a").touch()
+    glob, n_left = Path.glob, 2
+
+    def interrupted(folder: Path, pattern: str) -> Iterator[Path]:
+        nonlocal n_left
+        n_left -= 1
+        if n_left >= 0:
+            raise InterruptedError(errno.EINTR, "Interrupted system call")
+        return glob(folder, pattern)
+
+    monkeypatch.setattr(Path, "glob", interrupted)
+    assert sorted_glob(tmp_path, "*") == [tmp_path / "a"]
