@@ -10,7 +10,7 @@ import itertools
 import sqlite3
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -63,19 +63,29 @@ def migrate_to(connection: sqlite3.Connection, schema: Schema) -> None:
     for the database of a newer localllm."""
     if _version(connection) == len(schema.steps):
         return
-    connection.execute("BEGIN IMMEDIATE")
-    try:
+    with _transaction(connection):
         version = _version(connection)
         for statement in itertools.chain(*schema.steps[version:]):
             connection.execute(statement)
         if version <= len(schema.steps):
             connection.execute(f"PRAGMA user_version = {len(schema.steps)}")
-        connection.execute("COMMIT")
-    except BaseException:
-        connection.execute("ROLLBACK")
-        raise
     if version > len(schema.steps):
         raise StorageError(f"The {schema.subject} were stored by a newer version of localllm.", "Update localllm.")
+
+
+@contextmanager
+def _transaction(connection: sqlite3.Connection) -> Iterator[None]:
+    """Commit what the block does; after an error nothing of it stays, and that error is raised. A full disk, say, has
+    ended the transaction already."""
+    connection.execute("BEGIN IMMEDIATE")
+    try:
+        yield
+        connection.execute("COMMIT")
+    except BaseException:
+        if connection.in_transaction:
+            with suppress(sqlite3.Error):  # closing the file does it too
+                connection.execute("ROLLBACK")
+        raise
 
 
 def _version(connection: sqlite3.Connection) -> int:
@@ -101,14 +111,8 @@ class Database:
         """Yield the connection for one transaction, which is committed when the block ends without an error."""
         with self._explained():
             connection = self._connection()
-            connection.execute("BEGIN IMMEDIATE")
-            try:
+            with _transaction(connection):
                 yield connection
-                connection.execute("COMMIT")
-            except BaseException:
-                if connection.in_transaction:  # some errors have ended it already
-                    connection.execute("ROLLBACK")
-                raise
 
     def close(self) -> None:
         """Close the connection; the next use opens it again."""

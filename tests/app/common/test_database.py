@@ -2,12 +2,14 @@ from __future__ import annotations
 
 import sqlite3
 import threading
+from contextlib import closing
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from app.common import database
-from app.common.database import Database, Schema
+from app.common.database import Database, Schema, migrate_to
 from quantizer.system.errors import StorageError
 
 SCHEMA = Schema("things", (("CREATE TABLE things (name TEXT)",),), "It is gone.")
@@ -37,6 +39,25 @@ def test_every_error_of_the_database_has_a_remedy(code: int) -> None:
     error = sqlite3.OperationalError("disk I/O error")
     error.sqlite_errorcode = code
     assert all(SCHEMA.fault(error))
+
+
+class Full(sqlite3.Connection):
+    """A connection whose disk is full when the table is made, for which SQLite ends the transaction by itself."""
+
+    def execute(self, statement: str, *values: Any) -> sqlite3.Cursor:
+        if statement.startswith("CREATE"):
+            super().execute("ROLLBACK")
+            error = sqlite3.OperationalError("database or disk is full")
+            error.sqlite_errorcode = sqlite3.SQLITE_FULL
+            raise error
+        return super().execute(statement, *values)
+
+
+def test_a_disk_that_is_full_while_tables_are_made_is_the_error_and_not_the_rollback() -> None:
+    with closing(sqlite3.connect(":memory:", factory=Full, isolation_level=None)) as connection:
+        with pytest.raises(sqlite3.OperationalError, match="disk is full"):
+            migrate_to(connection, SCHEMA)
+        assert not connection.in_transaction
 
 
 def test_a_pragma_waits_for_those_who_use_the_file() -> None:
