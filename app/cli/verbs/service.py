@@ -19,6 +19,7 @@ from app.cli.options import LOAD_ANYWAY, option, options, service_options
 from app.cli.output.format import print_json, print_lines, print_result
 from app.cli.prompts import confirm_load
 from app.cli.resources import ask_service, with_unfit_policy
+from app.common.standard_streams import say_no_more
 from app.common.terminal import format_bytes, printable, printable_line
 from app.launch.editors import EDITORS, context_advice, editor_settings
 from app.settings.parsing import is_loopback
@@ -79,6 +80,7 @@ def serve(owned: bool, keeps: bool, assume_yes: bool, editor: str | None, **flag
     except UserError as error:
         from app.service.http.errors import openai_error
 
+        say_no_more()
         print_json(openai_error(error, hide_paths=False))
         sys.exit(error.exit_status)
 
