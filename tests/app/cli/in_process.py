@@ -5,12 +5,14 @@ from __future__ import annotations
 import io
 import json
 import os
+import sys
 from collections.abc import Mapping
 from contextlib import chdir, redirect_stderr, redirect_stdout
 from pathlib import Path
 from subprocess import CompletedProcess
 from typing import Any
 from unittest import mock
+from warnings import catch_warnings
 
 from app.cli.main import main
 
@@ -37,6 +39,8 @@ def run_localllm(environment: Mapping[str, str], *arguments: object, cwd: Path |
         redirect_stdout(out),
         redirect_stderr(err),
         chdir(cwd or Path.cwd()),
+        mock.patch("sys.unraisablehook", sys.unraisablehook),  # a process that ends may change these
+        catch_warnings(),
     ):
         try:
             main(words)
