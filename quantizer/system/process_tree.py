@@ -102,7 +102,8 @@ class Excess(Enum):
 
 class ChildWatch:
     """A context manager that kills `child` after `timeout_s` of its processor time, or ten times as long on the clock,
-    and past `max_bytes` of resident memory; `excess` tells which, None while neither happened."""
+    and past `max_bytes` of resident memory; `excess` tells which, None while neither happened. Who lets it go on step
+    by step, by `allow`, also sets what it may take in all, by `allow_in_all`."""
 
     def __init__(self, child: subprocess.Popen[bytes], timeout_s: float, max_bytes: float = math.inf) -> None:
         self.excess: Excess | None = None
@@ -110,12 +111,25 @@ class ChildWatch:
         self._max_bytes = max_bytes
         self._is_done = threading.Event()
         self._thread = threading.Thread(target=self._run, name="child-watch", daemon=True)
+        self._total_limit_s = self._total_deadline_s = self._begun_s = math.inf
+        self._seen_s = 0.0
         self.allow(timeout_s)
 
     def allow(self, timeout_s: float) -> None:
         """Give the child this much processor time from now on."""
         self._limit_s = self._usage()[0] + timeout_s
         self._deadline_s = time.monotonic() + _WAIT_FACTOR * timeout_s
+
+    def allow_in_all(self, total_s: float) -> None:
+        """Let no later `allow` give the child more than this much processor time from now on, which `used_s` counts."""
+        self._begun_s = self._usage()[0]
+        self._total_limit_s = self._begun_s + total_s
+        self._total_deadline_s = time.monotonic() + _WAIT_FACTOR * total_s
+
+    def used_s(self) -> float:
+        """Return the processor time that the child has taken since `allow_in_all`, as it was last seen; 0 before."""
+        self._usage()
+        return max(0.0, self._seen_s - self._begun_s)
 
     def __enter__(self) -> ChildWatch:
         self._thread.start()
@@ -133,18 +147,23 @@ class ChildWatch:
                 return  # it has ended by itself, which its reader learns from its pipe
             if n_bytes > self._max_bytes:
                 self.excess = Excess.MEMORY
-            elif used_s >= self._limit_s or time.monotonic() >= self._deadline_s:
+            limit_s = min(self._limit_s, self._total_limit_s)
+            if self.excess is None and (
+                used_s >= limit_s or time.monotonic() >= min(self._deadline_s, self._total_deadline_s)
+            ):
                 self.excess = Excess.TIME
             if self.excess is not None:
                 self._child.kill()
                 return
-            pause_s = min(_MOST_POLL_S, max(_LEAST_POLL_S, self._limit_s - used_s))
+            pause_s = min(_MOST_POLL_S, max(_LEAST_POLL_S, limit_s - used_s))
 
     def _usage(self) -> tuple[float, int]:
         """Return the processor time and the resident bytes of the child; of one that ended infinite and 0."""
         try:
             process = psutil.Process(self._child.pid)
             times = process.cpu_times()
-            return float(times.user + times.system), int(process.memory_info().rss)
+            n_bytes = int(process.memory_info().rss)
+            self._seen_s = max(self._seen_s, float(times.user + times.system))  # a zombie has none
+            return float(times.user + times.system), n_bytes
         except psutil.Error:
             return math.inf, 0

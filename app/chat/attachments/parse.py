@@ -1,7 +1,7 @@
 """The child of `app.chat.attachments.parser_process` (this module as `__main__`): one untrusted file → what it says.
 
-Owns the order of work: the parser's library is loaded, memory is limited, and only then the file is read. The parsers
-are in `pdf`, `documents` and `media`.
+Owns the order of work: the parser's library is loaded, memory is limited, and only then the file is read. It ends with
+the process that started it. The parsers are in `pdf`, `documents` and `media`.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from app.chat.attachments import documents, media, pdf
 from app.chat.attachments.parser_process import MAX_GROWTH_BYTES
 from app.chat.attachments.parsing import MAX_CHARACTERS, PageChoice, ParsedFile, RefusedFileError
 from app.common.extras import AUDIO
+from quantizer.system.child_request import exit_with_parent
 from quantizer.system.memory_limit import limit_growth
 
 # By the parser of a `FileKind`: the libraries to load while memory is not limited yet, and the function that reads.
@@ -54,6 +55,7 @@ def main() -> None:
     limit_growth(MAX_GROWTH_BYTES)
     send({"progress": "ready"})
     data = source.read(job["n_bytes"])
+    exit_with_parent()
     try:
         parsed = parse(data, PageChoice(**job["pages"]), lambda: send({"progress": "page"}))
     except RefusedFileError as error:

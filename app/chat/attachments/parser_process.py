@@ -1,4 +1,5 @@
-"""The child process that reads one untrusted file; it is killed when that takes too much time or memory.
+"""The child process that reads one untrusted file; it is killed when that takes too much time or memory, in a step or
+in all, and when nobody waits for it any more.
 
 Owns the process, its limits and the form of its reply. `app.chat.attachments.parse` is the child.
 """
@@ -8,6 +9,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+import threading
 from contextlib import suppress
 from dataclasses import asdict
 from typing import Any, BinaryIO
@@ -20,27 +22,59 @@ from quantizer.system.process import child_environment, python_command
 from quantizer.system.process_tree import ChildWatch, Excess
 
 TIMEOUT_S = 2.0  # of processor time, between two pages of a document
+# Of processor time in all. A dense page of text takes 0.6 ms, so that 5,000 with many fonts fit; a file of 35 kB that
+# names one heavy page 4,999 times took an hour with a limit for each page alone.
+TOTAL_S = 30.0
 MAX_GROWTH_BYTES = 1 << 30
 # More time for larger files, a MiB and at most: three times what honest ones took.
 _EXTRA_S = {"docx": (4.0, 16.0), "html": (2.0, 8.0), "notebook": (0.2, 8.0), "table": (1.0, 4.0), "sound": (0.1, 10.0)}
 _START_TIMEOUT_S = 30.0  # Python may start this slowly from a cold disk; the file gets its own time
 _MAX_RESIDENT_BYTES = MAX_GROWTH_BYTES + (128 << 20)  # with Python and a library
 _MAX_LINE_BYTES = 65_536
-_MAX_PICTURE_BYTES = 16 << 20
+_MAX_PICTURE_BYTES, _MAX_PICTURES_BYTES = 16 << 20, 96 << 20  # of one page, and of all: what one prompt can carry
 _NAME = "file reader"
 
 
-def parse(data: bytes, kind: FileKind, name: str, pages: PageChoice) -> ParsedFile:
+class ReadBudget:
+    """What the files of one request may take in all: `left_s` of processor time, one file after the other. `stop` ends
+    the child that reads, from any thread, and any that is started later: who asked has gone."""
+
+    def __init__(self, total_s: float = TOTAL_S) -> None:
+        self.left_s = total_s
+        self.is_stopped = False
+        self._child: subprocess.Popen[bytes] | None = None
+        self._lock = threading.Lock()
+
+    def stop(self) -> None:
+        with self._lock:
+            self.is_stopped = True
+            if self._child is not None:
+                self._child.kill()
+
+    def holds(self, child: subprocess.Popen[bytes]) -> None:
+        """Take over `child`, which `stop` ends from now on."""
+        with self._lock:
+            self._child = child
+            if self.is_stopped:
+                child.kill()
+
+
+def parse(data: bytes, kind: FileKind, name: str, pages: PageChoice, budget: ReadBudget | None = None) -> ParsedFile:
     """Return what `data`, a file of `kind` called `name`, says. Raises UsageError for a file that is damaged or
-    protected, or that takes more than 2 s between pages (large ones longer) or 1 GiB, EngineError if the child cannot
-    be started."""
+    protected, or that takes more than 2 s between pages (large ones longer), more than what `budget` has left (None:
+    30 s) or 1 GiB, EngineError if the child cannot be started."""
+    budget = budget or ReadBudget()
     job = {"parser": kind.parser, "name": name, "pages": asdict(pages), "n_bytes": len(data)}
     s_per_mib, most_s = _EXTRA_S.get(kind.parser, (0.0, 0.0))
     timeout_s = TIMEOUT_S + min(most_s, s_per_mib * len(data) / (1 << 20))
     child = _started()
     try:
+        budget.holds(child)
         with ChildWatch(child, _START_TIMEOUT_S, _MAX_RESIDENT_BYTES) as watch:
-            reply = _exchanged(child, job, data, watch, timeout_s)
+            try:
+                reply = _exchanged(child, job, data, watch, timeout_s, budget.left_s)
+            finally:
+                budget.left_s = max(0.0, budget.left_s - watch.used_s())
     except (OSError, ValueError, KeyError, TypeError) as error:
         what = {
             Excess.TIME: "takes too long to read",
@@ -77,10 +111,16 @@ def _started() -> subprocess.Popen[bytes]:
 
 
 def _exchanged(
-    child: subprocess.Popen[bytes], job: dict[str, Any], data: bytes, watch: ChildWatch, timeout_s: float
+    child: subprocess.Popen[bytes],
+    job: dict[str, Any],
+    data: bytes,
+    watch: ChildWatch,
+    timeout_s: float,
+    total_s: float,
 ) -> ParsedFile | dict[str, Any]:
     """Send the file once the child is ready, and return what it says, or the cause and the remedy of a refusal. Raises
-    OSError, ValueError, KeyError or TypeError where the child ends or sends anything else."""
+    OSError, ValueError, KeyError or TypeError where the child ends or sends anything else. The child has its input open
+    until its end, by which it notices that this process is gone."""
     assert child.stdin is not None
     assert child.stdout is not None
     child.stdin.write(json.dumps(job).encode() + b"\n")
@@ -92,16 +132,17 @@ def _exchanged(
         if "progress" not in message:
             break
         if message["progress"] == "ready":
+            watch.allow_in_all(total_s)
             child.stdin.write(data)
-            child.stdin.close()
+            child.stdin.flush()
         watch.allow(timeout_s)
     else:
         raise ValueError("the child ended without a reply")
     if "cause" in message:
         return message
     text = _blob(child.stdout, message["n_text_bytes"], 4 * MAX_CHARACTERS).decode()
-    if len(message["pictures"]) > MAX_PICTURES:
-        raise ValueError("too many pictures")
+    if len(message["pictures"]) > MAX_PICTURES or sum(message["pictures"]) > _MAX_PICTURES_BYTES:
+        raise ValueError("too many or too large pictures")
     pictures = tuple(_blob(child.stdout, n_bytes, _MAX_PICTURE_BYTES) for n_bytes in message["pictures"])
     return ParsedFile(text, str(message["detail"]), pictures)
 

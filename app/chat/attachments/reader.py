@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from app.chat.attachments.kinds import MAX_FILE_BYTES, FileKind, Form, kind_of
-from app.chat.attachments.parser_process import parse
+from app.chat.attachments.parser_process import ReadBudget, parse
 from app.chat.attachments.parsing import ALL_PAGES, PageChoice
 from app.chat.conversation import Attachment, MediaFile
 from app.tools.file_access import is_as_named
@@ -38,7 +38,14 @@ class ReadAttachment:
     contents: Mapping[str, bytes] = field(default_factory=dict)
 
 
-def read_file(path: Path, name: str, pages: PageChoice = ALL_PAGES, *, is_resolved: bool = False) -> ReadAttachment:
+def read_file(
+    path: Path,
+    name: str,
+    pages: PageChoice = ALL_PAGES,
+    budget: ReadBudget | None = None,
+    *,
+    is_resolved: bool = False,
+) -> ReadAttachment:
     """Return the file at `path` as an attachment called `name`; with `is_resolved` no link on the way is followed.
     Never waits for a pipe or a device. Raises StorageError if it cannot be read or a link is there, UsageError if it is
     no regular file, too large, damaged, protected by a password, or of a kind that no model takes."""
@@ -60,19 +67,21 @@ def read_file(path: Path, name: str, pages: PageChoice = ALL_PAGES, *, is_resolv
         raise StorageError(
             f"{name} cannot be read: {error.strerror}.", "Check its name and its permissions."
         ) from error
-    return read_data(data, name, pages)
+    return read_data(data, name, pages, budget)
 
 
-def read_data(data: bytes, name: str, pages: PageChoice = ALL_PAGES) -> ReadAttachment:
-    """Return bytes that come from no file, such as a picture in the clipboard, as an attachment called `name`. Raises
-    UsageError as `read_file`."""
+def read_data(
+    data: bytes, name: str, pages: PageChoice = ALL_PAGES, budget: ReadBudget | None = None
+) -> ReadAttachment:
+    """Return bytes that come from no file, such as a picture in the clipboard, as an attachment called `name`; reading
+    them takes what `budget` has left, and ends when that is stopped. Raises UsageError as `read_file`."""
     kind = kind_of(data, name)
     _check_size(len(data), kind, name)
     if pages != ALL_PAGES and kind.parser != "pdf":
         raise UsageError(f"{name} is {kind.words}: it has no pages to choose.", "Attach it without #.")
     if kind.form is Form.TEXT:
         return ReadAttachment(Attachment(name, _text(data, name)))
-    parsed = parse(data, kind, name, pages)
+    parsed = parse(data, kind, name, pages, budget)
     if kind.form is Form.DOCUMENT:
         files = [(_media_file(picture, "image/png"), picture) for picture in parsed.pictures]
         attachment = Attachment(name, parsed.text, kind.mime_type, parsed.detail, tuple(file for file, _ in files))

@@ -21,6 +21,7 @@ from app.service.api.lmstudio.sdk_requests import UploadedFiles
 from app.service.api.text_request import PromptField
 from app.service.generation.media import DocumentReader, MediaFetcher, PromptMedia, UnreadableError
 from app.service.http.access_log import MeteredKeys, record_of
+from app.service.http.streaming import unless_gone
 from app.service.jobs.manager import JobManager
 from app.service.models.library import LibraryService, PlanService
 from app.service.models.manager import ModelManager
@@ -141,7 +142,9 @@ async def turn_of(state: AppState, model: ServedModel, make: Callable[[PromptMed
         media = PromptMedia(model.senses, state.media_fetcher, {})
         made = make(media)
         if media.unread:  # which are known now: read them, and begin again
-            made = make(PromptMedia(model.senses, state.media_fetcher, await state.documents.read(media.unread)))
+            reading = state.documents.read(media.unread, model.record.client)
+            documents = await unless_gone(model.record.receive, reading)
+            made = make(PromptMedia(model.senses, state.media_fetcher, documents))
     except UnreadableError as error:
         remedy = await _remedy(state.models, error.kind)
         raise UnreadableError(error.content_type, error.senses, remedy) from None

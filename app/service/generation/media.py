@@ -15,16 +15,20 @@ from base64 import b64decode, b64encode
 from collections import OrderedDict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Protocol, TypeAlias
+from typing import TYPE_CHECKING, Protocol, TypeAlias
 from urllib.parse import unquote
 
 from app.common.media_formats import MediaKind, format_of
 from app.engine.request import MAX_MEDIA, MediaInput, Request
 from app.protocol.chat import Message
 from app.protocol.errors import RequestError
+from app.service.fair_places import FairPlaces
 from app.service.models.model_file import TEXT_ONLY, Senses
 from app.service.threads import in_thread
 from quantizer.system.errors import UserError
+
+if TYPE_CHECKING:
+    from app.chat.attachments.parser_process import ReadBudget
 
 MAX_REMEMBERED_CHARACTERS = 16 << 20
 MAX_AT_ONCE = 2
@@ -55,16 +59,26 @@ ReadDocuments: TypeAlias = Mapping[Document, str | RequestError]  # the text of 
 
 
 class DocumentReader:
-    """Reads documents, and remembers the latest."""
+    """Reads documents, and remembers the latest. The clients take turns; what those of one request take is bounded in
+    all."""
 
-    def __init__(self) -> None:
+    def __init__(self, total_s: float | None = None) -> None:
         self._texts: OrderedDict[bytes, str] = OrderedDict()
-        self._running = asyncio.Semaphore(MAX_AT_ONCE)
+        self._places = FairPlaces(MAX_AT_ONCE)
+        self._total_s = total_s
 
-    async def read(self, documents: Iterable[Document]) -> ReadDocuments:
-        return {document: await self._read(document) for document in documents}
+    async def read(self, documents: Iterable[Document], client: str = "") -> ReadDocuments:
+        """Return the text of each of the documents of one request. Cancelling this ends the process that reads."""
+        from app.chat.attachments.parser_process import TOTAL_S, ReadBudget  # documents are rare
 
-    async def _read(self, document: Document) -> str | RequestError:
+        budget = ReadBudget(TOTAL_S if self._total_s is None else self._total_s)
+        try:
+            return {document: await self._read(document, client, budget) for document in documents}
+        except asyncio.CancelledError:
+            budget.stop()
+            raise
+
+    async def _read(self, document: Document, client: str, budget: ReadBudget) -> str | RequestError:
         try:
             data = document.data()
         except RequestError as error:
@@ -72,8 +86,8 @@ class DocumentReader:
         digest = hashlib.sha256(document.name.encode("utf-8", "replace") + b"\0" + data).digest()
         if digest not in self._texts:
             try:
-                async with self._running:
-                    self._texts[digest] = await _text_of(data, document.shown_name)
+                async with self._places.place_of(client):
+                    self._texts[digest] = await _text_of(data, document.shown_name, budget)
             except UserError as error:
                 return RequestError(error.cause, error.remedy)
         self._texts.move_to_end(digest)
@@ -84,11 +98,12 @@ class DocumentReader:
 
 
 @in_thread
-def _text_of(data: bytes, name: str) -> str:
+def _text_of(data: bytes, name: str, budget: ReadBudget) -> str:
+    from app.chat.attachments.parsing import ALL_PAGES
     from app.chat.attachments.prompt import compose_prompt  # documents are rare, and the service starts without them
     from app.chat.attachments.reader import read_data
 
-    attachment = read_data(data, name).attachment
+    attachment = read_data(data, name, ALL_PAGES, budget).attachment
     if not attachment.content.strip():
         raise RequestError(f"{name} has no text that could be read.", _REMEDY)
     return compose_prompt("", [attachment])

@@ -46,7 +46,8 @@ class RequestRecord:
     """The model of a request, and its tokens: those of a prompt with several answers count once for each. `notices` are
     for the client, `fields` are the names in its body, `ignored` those that have no effect. `until_end` holds what
     lasts until the whole answer was sent. `priority` is that of its prompts. `meter` counts the requests of a temporary
-    key, if it came with one."""
+    key, if it came with one. `client` is who sends it, for work in which clients take turns: a key where one is
+    required, else an address. `receive` tells of a request over HTTP whose body was read that its client has gone."""
 
     model_id: str = ""
     engine: EngineClient | None = None
@@ -60,6 +61,8 @@ class RequestRecord:
     ignored: tuple[str, ...] = ()
     priority: int = 0
     meter: UsageMeter | None = None
+    client: str = ""
+    receive: Receive | None = None
 
     def begin(self) -> None:
         self.begun_s = self.begun_s or time.monotonic()

@@ -7,6 +7,7 @@ Those pages get CORS headers; others get none, so that their scripts read nothin
 
 from __future__ import annotations
 
+import hashlib
 import ipaddress
 import re
 import socket
@@ -169,9 +170,13 @@ class Guard:
                 allowed["access-control-allow-private-network"] = "true"
             await Response(status_code=204, headers=allowed)(scope, receive, send)
             return
-        record_of(scope).meter = self._policy.metered.of_secret(_given_key(headers))
+        record, key = record_of(scope), _given_key(headers)
+        record.meter = self._policy.metered.of_secret(key)
+        # A key that nobody asked for may be another one in each request.
+        is_known = self._policy.requires_key or record.meter is not None
+        record.client = f"key {hashlib.sha256(key.encode()).hexdigest()}" if is_known else f"at {_address(scope)}"
         if scope["type"] == "http":
-            receive = _counted(receive, _most_bytes(scope, self._policy))
+            record.receive = receive = _counted(receive, _most_bytes(scope, self._policy))
         await self._app(scope, receive, send)
 
     def _log(self, headers: Headers) -> None:
@@ -272,6 +277,16 @@ def _given_key(headers: Headers) -> str:
     scheme, _, token = _one(headers, "authorization").partition(" ")
     is_bearer = scheme.lower() == "bearer" and token.strip()
     return token.strip() if is_bearer else _one(headers, "x-api-key")
+
+
+def _address(scope: Scope) -> str:
+    """Return the address of the other end, of IPv6 the network that one host or home has; "" for a socket file."""
+    host = (scope.get("client") or ("",))[0]
+    try:
+        address = ipaddress.ip_address(host.partition("%")[0])
+    except ValueError:
+        return str(host)
+    return str(ipaddress.ip_network(f"{address}/64", strict=False)) if address.version == 6 else str(address)
 
 
 def _missing_key() -> RefusedError:

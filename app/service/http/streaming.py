@@ -17,7 +17,7 @@ from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 from app.protocol.codec import json_default
-from app.service.http.errors import ErrorBody, status_of
+from app.service.http.errors import ErrorBody, RefusedError, status_of
 from quantizer.system.errors import UserError
 
 KEEP_ALIVE_S = 10.0
@@ -158,6 +158,22 @@ async def while_connected(request: Request, work: Coroutine[Any, Any, Item]) -> 
         if task.done():
             return JsonResponse(task.result())
         return cast("JsonResponse[Item]", Response(status_code=_CLIENT_CLOSED_REQUEST))  # which nobody receives
+    finally:
+        await _cancel(gone, task)
+
+
+async def unless_gone(receive: Receive | None, work: Coroutine[Any, Any, Item]) -> Item:
+    """Return what `work` returns, cancelling it as soon as the client disconnects, which `receive` tells (None: nothing
+    does). Raises RefusedError then, which nobody receives."""
+    if receive is None:
+        return await work
+    gone = asyncio.ensure_future(_disconnected(receive))
+    task = asyncio.ensure_future(work)
+    try:
+        await asyncio.wait({task, gone}, return_when=_FIRST)
+        if task.done():
+            return task.result()
+        raise RefusedError(_CLIENT_CLOSED_REQUEST, "client_closed_request", "The client has gone.", "Ask again.")
     finally:
         await _cancel(gone, task)
 

@@ -80,7 +80,7 @@ class WebServer(FixedServer):
         _check(arguments["url"])
         self._web = self._web or public_web()
         found = await self._web.fetch(arguments["url"])
-        text = await asyncio.to_thread(_text_of, found)
+        text = await _text_of(found)
         moved = f"[at {found.address}]\n" if found.address != arguments["url"] else ""
         return ToolOutput(moved + text, detail=f"{len(found.data):,} bytes")
 
@@ -96,10 +96,11 @@ def _check(address: str) -> None:
         raise UsageError(f"{address[:120]} is not a web address.", "Give one that begins with https://.")
 
 
-def _text_of(found: FetchedFile) -> str:
-    """Return a file as text: a page or PDF by its parser, a text in its encoding. Raises UsageError for others."""
+async def _text_of(found: FetchedFile) -> str:
+    """Return a file as text: a page or PDF by its parser, which ends when this is cancelled, a text in its encoding.
+    Raises UsageError for others."""
     from app.chat.attachments.kinds import kind_of
-    from app.chat.attachments.parser_process import parse
+    from app.chat.attachments.parser_process import ReadBudget, parse
     from app.chat.attachments.parsing import ALL_PAGES
 
     header = Message()
@@ -108,7 +109,12 @@ def _text_of(found: FetchedFile) -> str:
     name = found.address.partition("?")[0][:120]
     if kind in _PAGES or kind == _PDF:
         parsed_kind = kind_of(b"%PDF-1" if kind == _PDF else b"", "page.html")
-        return parse(found.data, parsed_kind, name, ALL_PAGES).text
+        budget = ReadBudget()
+        try:
+            return (await asyncio.to_thread(parse, found.data, parsed_kind, name, ALL_PAGES, budget)).text
+        except asyncio.CancelledError:
+            budget.stop()
+            raise
     is_text = kind.startswith("text/") or any(kind.endswith(ending) for ending in _TEXTS)
     if not is_text or b"\0" in found.data[:4096]:
         cause = f"{name} is not text: it has {len(found.data):,} bytes of the type {kind[:80] or 'that is not given'}."

@@ -6,6 +6,7 @@ import asyncio
 import os
 import subprocess
 import sys
+import time
 from asyncio.subprocess import PIPE, Process
 from collections.abc import Iterator
 from typing import Any
@@ -151,6 +152,19 @@ def test_a_child_that_computes_or_waits_too_long_or_takes_too_much_memory_is_kil
     with ChildWatch(child, **limits) as watch:
         assert child.wait() != 0
     assert watch.excess is excess
+
+
+def test_a_child_that_is_allowed_each_step_is_ended_by_what_it_may_take_in_all(
+    children: list[subprocess.Popen[bytes]],
+) -> None:
+    child = start(children, "while True: pass")
+    with ChildWatch(child, timeout_s=60) as watch:
+        watch.allow_in_all(0.3)
+        while child.poll() is None:
+            watch.allow(60)
+            time.sleep(0.01)
+    assert watch.excess is Excess.TIME
+    assert watch.used_s() >= 0.2
 
 
 def test_a_child_that_ends_by_itself_or_is_left_in_time_is_not_killed(children: list[subprocess.Popen[bytes]]) -> None:

@@ -27,6 +27,7 @@ from app.chat.conversation import Attachment
 from quantizer.system.errors import UsageError, UserError
 
 if TYPE_CHECKING:
+    from app.chat.attachments.parser_process import ReadBudget
     from app.chat.attachments.reader import ReadAttachment
 
 
@@ -126,7 +127,7 @@ class AttachmentReader:
         found = self._latest.get(version) if version else None
         if found is None:
             found = await self._kept(
-                lambda: import_module(_READER).read_file(path, name, pages, is_resolved=is_resolved)
+                lambda budget: import_module(_READER).read_file(path, name, pages, budget, is_resolved=is_resolved)
             )
             if version:
                 self._latest[version] = found
@@ -136,10 +137,17 @@ class AttachmentReader:
 
     async def read_data(self, data: bytes, name: str) -> Attachment:
         """Return bytes that come from no file as an attachment called `name`. Raises UserError."""
-        return await self._kept(lambda: import_module(_READER).read_data(data, name))
+        return await self._kept(lambda budget: import_module(_READER).read_data(data, name, ALL_PAGES, budget))
 
-    async def _kept(self, read: Callable[[], ReadAttachment]) -> Attachment:
-        found = await asyncio.to_thread(read)
+    async def _kept(self, read: Callable[[ReadBudget], ReadAttachment]) -> Attachment:
+        from app.chat.attachments.parser_process import ReadBudget  # psutil: not before the first frame
+
+        budget = ReadBudget()
+        try:
+            found = await asyncio.to_thread(read, budget)
+        except asyncio.CancelledError:
+            budget.stop()
+            raise
         await self._keep(found.contents)
         return found.attachment
 

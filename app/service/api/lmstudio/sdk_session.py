@@ -251,7 +251,7 @@ class _Session:
     async def _recorded(self) -> AsyncIterator[Context]:
         """Give what one call has; tell the client the warnings of its model, and count its tokens in the connection."""
         whole = self._context.record
-        record = RequestRecord(meter=whole.meter)
+        record = RequestRecord(meter=whole.meter, client=whole.client)
         with record.until_end:
             yield replace(self._context, record=record)
         whole.model_id = record.model_id or whole.model_id

@@ -3,12 +3,19 @@
 from __future__ import annotations
 
 import io
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
 
+import psutil
 import pytest
 from PIL import Image
 
 from app.chat.attachments import parser_process
-from app.chat.attachments.parsing import PageChoice
+from app.chat.attachments.parser_process import ReadBudget
+from app.chat.attachments.parsing import ALL_PAGES, PageChoice
 from app.chat.attachments.reader import read_data
 from quantizer.system.errors import UsageError
 from tests.app.chat.attachments.files import pdf_of, picture_of
@@ -19,6 +26,7 @@ from tests.app.chat.attachments.hostile_files import (
     looping_pdf,
     nested_forms_pdf,
     picture_that_declares,
+    repeated_page_pdf,
 )
 
 
@@ -118,3 +126,87 @@ def test_a_document_that_takes_too_long_is_given_up(monkeypatch: pytest.MonkeyPa
 def test_a_document_that_needs_too_much_memory_is_given_up() -> None:
     with pytest.raises(UsageError, match=r"^a\.pdf (needs too much memory|takes too long|cannot be read)"):
         read_data(flate_pdf(3 << 10), "a.pdf")
+
+
+HEAVY = repeated_page_pdf(4_999, 5_000)  # a fifth of a second a page: never too long between two of them
+
+
+def test_pages_that_are_cheap_one_by_one_are_given_up_in_all() -> None:
+    assert len(HEAVY) < 40_000
+    budget = ReadBudget(1.0)
+    with pytest.raises(UsageError, match=r"^a\.pdf takes too long to read\."):
+        read_data(HEAVY, "a.pdf", ALL_PAGES, budget)
+    assert budget.left_s < 0.5
+    with pytest.raises(UsageError, match="takes too long"):  # what is left is for all files of the request
+        read_data(HEAVY, "b.pdf", ALL_PAGES, budget)
+
+
+def test_a_long_honest_document_is_read() -> None:
+    budget = ReadBudget()
+    text = read_data(pdf_of(["Whales are mammals."] * 2_000), "a.pdf", ALL_PAGES, budget).attachment.content
+    assert text.count("Whales") == 2_000
+    assert 0.0 < budget.left_s < parser_process.TOTAL_S
+
+
+def test_pictures_that_are_too_large_together_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    pages = pdf_of(["Whales"] * 3)
+    assert len(read_data(pages, "a.pdf", PageChoice(as_pictures=True)).attachment.media) == 3
+    monkeypatch.setattr(parser_process, "_MAX_PICTURES_BYTES", 100)
+    with pytest.raises(UsageError, match="cannot be read"):
+        read_data(pages, "a.pdf", PageChoice(as_pictures=True))
+
+
+def _parsers_below(process: psutil.Process) -> list[psutil.Process]:
+    return [
+        child for child in process.children() if "app.chat.attachments.parse" in " ".join(child.cmdline())
+    ]  # fmt: skip
+
+
+def _wait_for_a_parser(process: psutil.Process) -> psutil.Process:
+    for _ in range(600):
+        if found := _parsers_below(process):
+            return found[0]
+        time.sleep(0.05)
+    raise AssertionError("no parser was started")
+
+
+@pytest.mark.parametrize("is_stopped_first", [False, True])
+def test_a_reader_ends_when_nobody_waits_for_it(is_stopped_first: bool) -> None:
+    budget, errors = ReadBudget(1e9), list[Exception]()
+    if is_stopped_first:
+        budget.stop()
+
+    def read() -> None:
+        try:
+            read_data(HEAVY, "a.pdf", ALL_PAGES, budget)
+        except UsageError as error:
+            errors.append(error)
+
+    reading = threading.Thread(target=read)
+    reading.start()
+    if not is_stopped_first:
+        parser = _wait_for_a_parser(psutil.Process())
+        budget.stop()
+        parser.wait(30)
+    reading.join(30)
+    assert not reading.is_alive()
+    assert len(errors) == 1
+    assert _parsers_below(psutil.Process()) == []
+
+
+def test_a_reader_ends_with_the_process_that_started_it() -> None:
+    program = (
+        "from tests.app.chat.attachments.test_hostile_files import HEAVY\n"
+        "from app.chat.attachments.parser_process import ReadBudget\n"
+        "from app.chat.attachments.parsing import ALL_PAGES\n"
+        "from app.chat.attachments.reader import read_data\n"
+        "read_data(HEAVY, 'a.pdf', ALL_PAGES, ReadBudget(1e9))\n"
+    )
+    with subprocess.Popen([sys.executable, "-c", program], cwd=Path.cwd()) as parent:
+        parser = _wait_for_a_parser(psutil.Process(parent.pid))
+        while parser.cpu_times().user < 1.0:  # it reads by now
+            time.sleep(0.05)
+        parent.kill()
+        parent.wait()
+    gone, _ = psutil.wait_procs([parser], timeout=30)
+    assert gone == [parser]

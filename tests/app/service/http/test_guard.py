@@ -15,6 +15,7 @@ from starlette.types import Receive, Scope, Send
 from app.common.event_log import log_to
 from app.common.keys import ALL_SCOPES, KeyFile, KeyScope, own_key
 from app.service.application import _ROUTE_MODULES
+from app.service.http.access_log import RequestRecord, record_of
 from app.service.http.errors import RefusedError
 from app.service.http.guard import Guard, GuardPolicy, check, policy_of
 from app.service.http.routing import Route
@@ -53,6 +54,34 @@ _MALFORMED = ("", "127.0.0.1@evil.example", "localhost:evil", "localhost:80:80",
 )
 def test_other_hosts_are_refused(host: str) -> None:
     assert _status(GuardPolicy(), ("host", host)) == 403
+
+
+async def _record(policy: GuardPolicy, address: str, key: str) -> RequestRecord:
+    scope = _scope(("host", "localhost"), ("authorization", f"Bearer {key}")) | {"client": (address, 1)}
+
+    async def app(_scope: Scope, _receive: Receive, _send: Send) -> None: ...
+
+    async def receive() -> Any:
+        return {"type": "http.disconnect"}
+
+    await Guard(app, policy)(scope, receive, receive)  # type: ignore[arg-type]
+    return record_of(scope)
+
+
+async def test_a_client_is_its_address_where_no_key_is_required_whatever_key_it_sends() -> None:
+    policy = GuardPolicy()
+    assert (await _record(policy, "192.0.2.1", "a")).client == (await _record(policy, "192.0.2.1", "b")).client
+    assert (await _record(policy, "192.0.2.1", "a")).client != (await _record(policy, "192.0.2.2", "a")).client
+    same = [(await _record(policy, f"2001:db8:1:2::{host}", "")).client for host in (1, 2)]
+    assert same[0] == same[1]
+
+
+async def test_a_client_is_its_key_where_one_is_required() -> None:
+    policy = GuardPolicy(api_key="secret")
+    record = await _record(policy, "192.0.2.1", "secret")
+    assert record.client == (await _record(policy, "192.0.2.2", "secret")).client
+    assert "secret" not in record.client
+    assert record.receive is not None
 
 
 def test_a_missing_or_doubled_host_is_refused() -> None:

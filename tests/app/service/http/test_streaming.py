@@ -9,8 +9,8 @@ import pytest
 
 from app.protocol.errors import ContextOverflowError
 from app.service.http import streaming
-from app.service.http.errors import openai_error
-from app.service.http.streaming import DONE_EVENTS, EventStream, Framing, JsonResponse, LineStream
+from app.service.http.errors import RefusedError, openai_error
+from app.service.http.streaming import DONE_EVENTS, EventStream, Framing, JsonResponse, LineStream, unless_gone
 from quantizer.system.errors import EngineError
 
 
@@ -117,3 +117,34 @@ async def test_a_disconnect_closes_the_events_at_once() -> None:
 
 def test_json_is_compact_on_one_line() -> None:
     assert JsonResponse({"content": "é\n", "n": [1, 2]}).body == '{"content":"é\\n","n":[1,2]}'.encode()
+
+
+async def test_work_before_an_answer_ends_when_the_client_disconnects() -> None:
+    client, ended = Client(), asyncio.Event()
+
+    async def work() -> int:
+        try:
+            await asyncio.sleep(600)
+        finally:
+            ended.set()
+        return 1
+
+    waiting = asyncio.create_task(unless_gone(client.receive, work()))
+    await asyncio.sleep(0)
+    client.leave.set()
+    with pytest.raises(RefusedError, match="has gone"):
+        await waiting
+    assert ended.is_set()
+
+
+@pytest.mark.parametrize("has_client", [True, False])
+async def test_work_of_a_client_that_stays_returns_its_result_or_raises(has_client: bool) -> None:
+    async def work(number: int) -> int:
+        if number < 0:
+            raise EngineError("It failed.", "Try again.")
+        return number
+
+    receive = Client().receive if has_client else None
+    assert await unless_gone(receive, work(1)) == 1
+    with pytest.raises(EngineError):
+        await unless_gone(receive, work(-1))
