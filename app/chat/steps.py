@@ -14,7 +14,7 @@ from app.chat.branches import UNSAVED_ID, Conversation
 from app.chat.conversation import Message
 from app.chat.repository import StoredChat
 from app.chat.turns import made_calls
-from app.common.terminal import printable_line
+from app.common.terminal import quoted_name
 from app.tools.backend import ToolBackend
 from app.tools.display import call_title
 from app.tools.tool import FileChange
@@ -118,6 +118,6 @@ def undone_text(step: UndoneStep) -> str:
         what = "Took the summary back."
     else:
         what = "Took the last question and its answer back."
-    paths = dict.fromkeys(printable_line(change.path) for change in step.restored)
+    paths = dict.fromkeys(quoted_name(change.path) for change in step.restored)
     restored = [f"As before: {', '.join(paths)}."] if paths else []
     return " ".join((what, *restored, "/redo does it again."))

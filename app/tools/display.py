@@ -7,6 +7,7 @@ colours; what it looks like is the display's.
 from __future__ import annotations
 
 import json
+import re
 from dataclasses import dataclass
 from typing import Literal
 
@@ -17,7 +18,8 @@ from app.tools.tool import Effect, ToolOutcome, ToolProgress, ToolResult
 LineKind = Literal["plain", "added", "removed", "place", "heading"]
 
 _TAB_CELLS = 4
-_FILES, _PLACE = ("--- ", "+++ "), "@@ "
+_FILES = ("--- ", "+++ ")
+_PART = re.compile(r"@@ -\d{1,9}(?:,(\d{1,9}))? \+\d{1,9}(?:,(\d{1,9}))? @@")
 _DIFF_SIGNS: dict[str, LineKind] = {"+": "added", "-": "removed"}
 
 
@@ -35,19 +37,25 @@ def plain_lines(text: str, kind: LineKind = "plain") -> tuple[StyledLine, ...]:
 
 
 def diff_lines(text: str) -> tuple[StyledLine, ...]:
-    """Return the lines of an untrusted text, of which those of a unified diff have their kinds."""
+    """Return the lines of an untrusted text, of which those of a unified diff have their kinds. Within a part of a diff
+    the first character of a line alone decides, for as many lines as the part says that it has: a removed `-- a` above
+    an added `++ b` is no heading."""
     found: list[StyledLine] = []
-    lines, is_in_diff = text.split("\n"), False
+    lines = text.split("\n")
+    n_old = n_new = 0  # lines of the present part that are still to come
     for number, line in enumerate(lines):
         is_header = line.startswith(_FILES[0]) and number + 1 < len(lines) and lines[number + 1].startswith(_FILES[1])
         ends_header = line.startswith(_FILES[1]) and number > 0 and lines[number - 1].startswith(_FILES[0])
-        is_in_diff = is_in_diff or line.startswith(_PLACE)
-        if is_header or ends_header:
-            kind: LineKind = "heading"
-        elif line.startswith(_PLACE):
-            kind = "place"
-        else:
-            kind = _DIFF_SIGNS.get(line[:1], "plain") if is_in_diff else "plain"
+        kind: LineKind = "plain"
+        if n_old > 0 or n_new > 0:
+            kind = _DIFF_SIGNS.get(line[:1], "plain")
+            is_marker = line.startswith("\\")  # "No newline at end of file"
+            n_old -= kind != "added" and not is_marker
+            n_new -= kind != "removed" and not is_marker
+        elif is_header or ends_header:
+            kind = "heading"
+        elif (part := _PART.match(line)) is not None:
+            kind, (n_old, n_new) = "place", (int(each or 1) for each in part.groups())
         found += plain_lines(line, kind)
     return tuple(found)
 

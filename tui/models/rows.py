@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Literal, TypeAlias
 
-from app.common.terminal import counted, format_bytes, printable_line
+from app.common.terminal import counted, format_bytes, printable_line, quoted_name
 from offload.format import format_speed, format_speed_range
 from tui.design.words import duration
 
@@ -73,8 +73,8 @@ def format_removal(removal: RemovalResult) -> str:
     """Return how much space deleting a model frees, and which files are deleted: last, since they may be many."""
     freed = format_size(removal.n_bytes_freed)
     frees = f"This frees {freed}." if freed else "This frees nothing: other files share its data."
-    files = "\n".join(f"  {printable_line(path)}" for path in removal.paths)
-    return f"{printable_line(removal.id)} and its files are deleted. {frees}\n{files}"
+    files = "\n".join(f"  {quoted_name(str(path))}" for path in removal.paths)
+    return f"{quoted_name(removal.id)} and its files are deleted. {frees}\n{files}"
 
 
 RowKind: TypeAlias = Literal["local", "external", "engine", "remote", "file", "folder"]

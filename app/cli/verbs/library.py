@@ -15,7 +15,7 @@ import click
 from app.cli.options import BYTE_SIZE, complete_model, options, options_of
 from app.cli.output.format import JobEvents, print_json, print_result
 from app.cli.resources import confirm_removal, open_index, probe_service
-from app.common.terminal import counted, format_bytes, format_count, printable, printable_line
+from app.common.terminal import counted, format_bytes, format_count, printable, printable_line, quoted_name
 from app.options.jobs import VerifyOptions
 from app.protocol.library import ImportWay, PlacementResult
 from app.settings.settings import Settings, load_settings
@@ -204,7 +204,7 @@ def _end_unused_service(settings: Settings) -> bool:
 def _described(removal: RemovalResult) -> str:
     n_bytes = removal.n_bytes_freed
     frees = f"frees {format_bytes(n_bytes)}" if n_bytes else "frees nothing: its bytes have another name"
-    return f"{printable_line(removal.id)} ({frees})"
+    return f"{quoted_name(removal.id)} ({frees})"
 
 
 @click.command("import", epilog="Example: localllm import llama3.2:3b --as meta/llama-3.2")
@@ -410,7 +410,7 @@ def _tell(found: Sequence[StaleFiles]) -> None:
         click.echo(f"{len(items):>4} × {what:<22} {format_bytes(sum(item.n_bytes for item in items)):>8}")
         for item in items:
             if item.detail:
-                click.echo(f"       {printable_line(item.detail)}")
+                click.echo(f"       {quoted_name(item.detail)}")
 
 
 @click.command(epilog="Example: localllm forget --keep-chats --dry-run")

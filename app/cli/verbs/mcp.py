@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import os
-import shlex
 import sys
 import time
 from collections.abc import Sequence
@@ -16,7 +15,7 @@ import click
 
 from app.cli.options import options
 from app.cli.output.format import print_json, print_lines, print_result
-from app.common.terminal import printable_line
+from app.common.terminal import printable_line, quoted_command, quoted_name
 from quantizer.system.errors import UsageError, UserError
 
 if TYPE_CHECKING:
@@ -235,7 +234,7 @@ def _summary(launch: Launch) -> str:
     """Return the command or the URL; values of the environment and of headers may be keys, so they are not shown."""
     from app.tools.mcp.config import StdioLaunch
 
-    return shlex.join((launch.command, *launch.args)) if isinstance(launch, StdioLaunch) else launch.url
+    return quoted_command((launch.command, *launch.args)) if isinstance(launch, StdioLaunch) else launch.url
 
 
 def _in_full(launch: Launch) -> list[str]:
@@ -243,8 +242,8 @@ def _in_full(launch: Launch) -> list[str]:
     from app.tools.mcp.config import StdioLaunch
 
     if isinstance(launch, StdioLaunch):
-        folder = [f"    in       {launch.cwd}"] if launch.cwd else []
-        variables = [f"    with     {name}={value}" for name, value in launch.env.items()]
+        folder = [f"    in       {quoted_name(launch.cwd)}"] if launch.cwd else []
+        variables = [f"    with     {quoted_name(f'{name}={value}')}" for name, value in launch.env.items()]
         return [f"    command  {_summary(launch)}", *folder, *variables]
     return [f"    url      {launch.url}", *(f"    header   {name}: {value}" for name, value in launch.headers.items())]
 
@@ -259,7 +258,7 @@ def _take_over(found: FoundServer, known: dict[str, Launch | None], *, assume_ye
         print_lines([f"{found.config.name} of {found.program} is left out: {_why_left_out(found, known)}"])
         return False
     project = f", project {found.project}" if found.project else ""
-    place = f"{found.config.name}  from {found.program}{project} ({found.path})"
+    place = f"{found.config.name}  from {found.program}{project} ({quoted_name(str(found.path))})"
     for line in (place, *_in_full(launch)):  # printable, with the spaces that it begins with
         click.echo(line[: len(line) - len(line.lstrip())] + printable_line(line))
     if not assume_yes and not click.confirm(f"Import {printable_line(found.config.name)}?", err=True):

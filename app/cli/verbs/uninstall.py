@@ -12,7 +12,7 @@ import click
 from app.cli.options import options
 from app.cli.output.format import print_json
 from app.cli.resources import confirm_removal
-from app.common.terminal import format_bytes, printable
+from app.common.terminal import format_bytes, printable, quoted_name
 from app.settings.settings import Settings, load_settings
 from quantizer.system.errors import UsageError, UserError
 from quantizer.system.files import is_file
@@ -40,9 +40,11 @@ def uninstall(*, keep_models: bool, is_dry_run: bool, assume_yes: bool, wants_js
     unit, program = _login_unit(settings), removal_command(find_installation())
     if not wants_json:
         for files in found:
-            click.echo(printable(f"{format_bytes(files.n_bytes):>9}  {files.what:<24} {files.folder}"))
+            click.echo(
+                printable(f"{format_bytes(files.n_bytes):>9}  {files.what:<24} {quoted_name(str(files.folder))}")
+            )
         if unit:
-            click.echo(printable(f"{'':>9}  {'login service':<24} {unit}"))
+            click.echo(printable(f"{'':>9}  {'login service':<24} {quoted_name(str(unit))}"))
         for sentence in shared:
             click.echo(printable(sentence), err=True)
     if (found or unit) and not is_dry_run:

@@ -6,12 +6,11 @@ Owns the limits and the form in which a model reads entries and matches; `folder
 from __future__ import annotations
 
 import asyncio
-import json
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from app.common.terminal import counted
+from app.common.terminal import counted, quoted_name
 from app.tools.builtin.folders import PathRefusedError
 from app.tools.tool import ToolOutput
 from quantizer.system.child_request import Message, decode_message
@@ -46,7 +45,7 @@ async def list_folder(place: Place, depth: int, *, has_ignored: bool) -> ToolOut
     lines = []
     for path, kind, n_bytes, problem in entries:
         about = f"  {n_bytes:,} bytes" if kind == "file" else _KINDS[kind]
-        lines.append(f"{_name(path)}{f'/  ({problem})' if problem else about}")
+        lines.append(f"{quoted_name(path)}{f'/  ({problem})' if problem else about}")
     n_all = len(lines)
     if end["n_more"]:
         at_least = "" if end["is_whole"] else "at least "
@@ -70,7 +69,7 @@ async def search_text(
         max_matches=_MAX_MATCHES,
     )
     matches, end = await _found(request, "match")
-    lines = [f"{_name(path or place.shown)}:{number}: {line}" for path, number, line in matches]
+    lines = [f"{quoted_name(path) if path else place.shown}:{number}: {line}" for path, number, line in matches]
     n_all = len(lines) + end["n_more"]
     if end["n_more"]:
         lines.append(f"[{end['n_more']:,} more lines match; search in a folder, or for a longer text]")
@@ -93,8 +92,3 @@ async def _found(request: Message, key: str) -> tuple[list[Any], Message]:
     finally:
         child.kill()
         await asyncio.shield(child.end(0))
-
-
-def _name(path: str) -> str:
-    """Return a path as it is shown: one with characters that hide something or break the line in quotes."""
-    return path if path.isprintable() else json.dumps(path)

@@ -11,6 +11,7 @@ from app.tools.display import (
     KEYS,
     call_lines,
     decision_text,
+    diff_lines,
     progress_text,
     question_lines,
     question_title,
@@ -194,3 +195,19 @@ def test_a_write_begins_with_its_diff():
         "}",
     ]
     assert [line.kind for line in lines][1:4] == ["place", "removed", "added"]
+
+
+def test_lines_of_a_file_forge_no_heading_of_its_diff():
+    first = "--- a\n+++ a\n@@ -1,3 +1,3 @@\n kept\n--- x\n+++ /home/me/.bashrc\n-old\n+new"
+    text = f"{first}\n--- b\n+++ b\n@@ -1 +1 @@\n-@@\n+@@"
+    assert [line.kind for line in diff_lines(text)] == [
+        *("heading", "heading", "place", "plain", "removed", "added", "removed", "added"),
+        *("heading", "heading", "place", "removed", "added"),
+    ]
+    asked = ApprovalQuestion(WRITE, "{}", Preview("diff", "write a", text))
+    assert risk_text(asked) == "Adds 3 lines and removes 3 lines"
+
+
+def test_the_mark_of_a_missing_newline_is_no_line_of_a_diff():
+    text = "@@ -1 +1 @@\n-a\n\\ No newline at end of file\n+b\n\\ No newline at end of file\n-c"
+    assert [line.kind for line in diff_lines(text)] == ["place", "removed", "plain", "added", "plain", "plain"]

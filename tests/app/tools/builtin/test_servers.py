@@ -17,6 +17,7 @@ from app.protocol.chat import ToolCall
 from app.tools.approval import Decision, ToolSettings
 from app.tools.backend import CallRequest, FinishedCall
 from app.tools.builtin.servers import tool_runner
+from app.tools.display import question_title
 from app.tools.runner import ToolRunner
 from app.tools.tool import Effect, ToolOutcome, ToolOutput, ToolResult
 from quantizer.system.errors import StorageError, UsageError
@@ -147,6 +148,41 @@ async def test_an_undo_does_not_follow_a_folder_that_became_a_link(window: Windo
     with pytest.raises(StorageError, match="link is on the way"):
         await window.tools.undo(written.result.changes)
     assert (outside / "a").read_text() == "new\n"
+
+
+FORGING_NAMES = {
+    "lines": "a.md\n+++ total.py\n@@ -1 +1 @@\n+harmless",
+    "carriage return": "a\rb.md",
+    "direction": "a\u202egnp.md",
+    "isolate": "a\u2066b.md",
+    "escape": "a\x1b[2Jb.md",
+    "line separator": "a\u2028b.md",
+    "next line": "a\x85b.md",
+    "zero width": "a\u200bb.md",
+}
+
+
+@posix
+@pytest.mark.parametrize("name", FORGING_NAMES.values(), ids=FORGING_NAMES)
+async def test_the_name_of_a_file_forges_no_line_of_what_is_approved(window: Window, name: str) -> None:
+    for path in (name, f"{name}/x"):
+        ran = await window.run("write_file", Decision.DENY, path=path, content="new\n")
+        lines = window.approver.questions[0].preview.text.split("\n")
+        assert lines == ["[A new file]", "--- /dev/null", f"+++ {json.dumps(path)}", "@@ -0,0 +1 @@", "+new"]
+        assert json.dumps(path) in question_title(window.approver.questions[0])
+        assert ran.result.title == f"write {json.dumps(path)}"
+    script = window.folder / name
+    _script(script, "ran")
+    await window.run("run_command", Decision.DENY, argv=[f"./{name}"])
+    lines = window.approver.questions[0].preview.text.split("\n")
+    assert lines[0] == json.dumps(f"./{name}")
+    assert lines[1] == f"program: {json.dumps(str(script))}"
+    assert len(lines) == 5
+    listed = (await window.run("list_folder")).text
+    assert listed.startswith(json.dumps(name))
+    assert "\n" not in listed
+    found = (await window.run("search_text", path=name, pattern="echo")).text
+    assert found == f"{json.dumps(name)}:2: echo ran"
 
 
 def _script(path: Path, says: str) -> None:
