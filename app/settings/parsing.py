@@ -78,7 +78,7 @@ def parse_variable_names(text: str) -> tuple[str, ...]:
         if not _VARIABLE.fullmatch(name):
             raise UsageError(
                 f"{name[:100]!r} is not the name of a variable.",
-                "Write names, separated by commas: AWS_PROFILE, KUBECONFIG, MYAPP_*.",
+                "Write names into command_variables, separated by commas: AWS_PROFILE, MYAPP_*.",
             )
     return names
 
