@@ -94,6 +94,10 @@ class Backend(Protocol):
     @property
     def facts(self) -> BackendFacts: ...
 
+    @property
+    def has_copies(self) -> bool:
+        """Whether steps of many tokens compute with copies of slow weights now."""
+
     def tokenize(self, text: str, add_special: bool, parse_special: bool) -> list[int]: ...
 
     def piece(self, token: int) -> bytes:

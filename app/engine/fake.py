@@ -75,6 +75,7 @@ class FakeBackend:
         has_attention: bool = True,
     ) -> None:
         n_seq_max = 2 * n_sequences
+        self.has_copies = False
         self.facts = BackendFacts(
             description="fake",
             n_vocab=END + 1,

@@ -34,7 +34,6 @@ from app.engine.media.media_queue import MediaIntake, MediaQueue, Prepared, owne
 from app.engine.messages import Output, WorkerMessage
 from app.engine.quoted import Spans
 from app.engine.request import BATCH_PRIORITY, FinishReason, Request, Timings, Usage
-from app.engine.speculative.cost_model import StepCost
 from app.engine.tuning.tune_results import Workload, describe_drafts
 from app.protocol.errors import RequestError
 from app.protocol.status import Occupancy
@@ -196,7 +195,7 @@ class Worker:
             return Engine(
                 backend,
                 self._emit,
-                step_cost=StepCost.from_measured(loaded.step_cost.ratios),
+                step_cost=loaded.new_batch_cost(),
                 shifts_context=load.config.context_shift,
                 prompt_cost=loaded.prompt_cost,
                 counters=engine.counters,
@@ -232,7 +231,7 @@ class Worker:
             )
             if loaded.threads is not None:
                 loaded.threads.restore()  # the costs that the next load begins with
-            loaded.record_use(workload, loaded.step_cost.ratios)
+            loaded.record_use(workload, loaded.step_cost.measured)
 
     def _emit(self, event: Event) -> None:
         self._outbox.add(event)

@@ -45,7 +45,7 @@ _LAYER_S = 20e-6  # starting the dozen operations of a layer, which small layers
 _FIXED_S = 0.5e-3  # sampling, and starting a step
 # What the engine does beside a graph that was measured, a thread of 3 GHz: sampling, building the nodes of a layer, and
 # the batch, positions and mask of each token of a prompt.
-_MEASURED_FIXED_S, _BUILDING_S, _PROMPT_TOKEN_S = 0.1e-3, 12e-6, 5e-6
+ANSWER_FIXED_S, ANSWER_BUILDING_S, _PROMPT_TOKEN_S = 0.1e-3, 12e-6, 5e-6
 _UNCERTAINTY, _MEASURED_UNCERTAINTY = 0.35, 0.2  # of what is expected; where the types of weights were measured
 
 
@@ -165,7 +165,7 @@ def expected_rates(machine: Machine, tables: Mapping[str, TypeTable] = MappingPr
     if host is None or host.graph is None:
         return rates
     return replace(
-        rates, layer_s=host.graph.layer_s + _BUILDING_S, fixed_s=_MEASURED_FIXED_S, prompt_token_s=_PROMPT_TOKEN_S
+        rates, layer_s=host.graph.layer_s + ANSWER_BUILDING_S, fixed_s=ANSWER_FIXED_S, prompt_token_s=_PROMPT_TOKEN_S
     )
 
 

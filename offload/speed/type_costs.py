@@ -19,6 +19,9 @@ _REPACKED = " repacked"
 # RISC-V, 4 of some types on Arm). Whether it repacks a type at all is measured.
 _INTERLEAVED_ROWS = 8
 N_FEW, N_MANY = 64, 512  # columns: tokens of a prompt that are multiplied at once
+# And those of steps with drafts: kernels take 16 columns at once, then 4, and each column left over reads all weights
+# again, so that a step of 15 tokens may cost more than one of 16.
+N_STEP = (2, 4, 8, 15, 16, 17, 31, 32)
 # Weights up to the first size stay in the caches from one token to the next, those above the second do not. The second
 # is what a table is measured with.
 CACHED_BYTES, UNCACHED_BYTES = 6 << 20, 80 << 20
@@ -152,17 +155,33 @@ class ProductCost:
 @dataclass(frozen=True, slots=True)
 class TypeCost:
     """The cost of one kind: for one token with weights from memory and from caches, and for each of N_FEW or N_MANY
-    tokens at once. `others_share` is the share of the processors that others took meanwhile, None where unknown."""
+    tokens at once; `steps` for each of as many as N_STEP has, with weights from caches, which earlier versions did not
+    measure. `others_share` is the share of the processors that others took meanwhile, None where it does not matter."""
 
     one: ProductCost
     cached: ProductCost
     few: ProductCost
     many: ProductCost
     others_share: float | None = None
+    steps: tuple[ProductCost, ...] = ()
 
     def answer(self, model_bytes: float) -> ProductCost:
         """Return the cost for one token, where a token reads `model_bytes` in all."""
         return self.cached.towards(self.one, _share(model_bytes, CACHED_BYTES, UNCACHED_BYTES))
+
+    def step_s(self, n_tokens: int, work: TypeWork, model_bytes: float) -> float:
+        """Return the seconds of a step of `n_tokens`, all of which are multiplied, where one reads `model_bytes`: the
+        wait for memory of one token, and what the products take beside it."""
+        alone_s = self.cached.of(work)
+        points = [(1, alone_s), *((n, n * cost.of(work)) for n, cost in zip(N_STEP, self.steps, strict=False))]
+        points.append((N_FEW, N_FEW * self.few.of(work)))
+        if n_tokens >= N_FEW:
+            products_s = n_tokens * self.prompt(n_tokens).of(work)
+        else:
+            upper = next(index for index, (n, _) in enumerate(points) if n > n_tokens)
+            (low, low_s), (high, high_s) = points[upper - 1 : upper + 1]
+            products_s = low_s + (n_tokens - low) / (high - low) * (high_s - low_s)
+        return max(0.0, self.answer(model_bytes).of(work) - alone_s) + products_s
 
     def prompt(self, n_tokens: float) -> ProductCost:
         """Return the cost for each of `n_tokens` at once."""

@@ -24,7 +24,7 @@ from app.engine.tuning.tune_results import (
     TuneFile,
     TuneRequest,
     fastest,
-    measured_step_cost,
+    known_step_cost,
     tune_key,
     unasked,
 )
@@ -96,7 +96,7 @@ def plan(
         data, lines = kv_table_json(rows), kv_table_lines(rows)
     elif wants_gains:
         # without the measured cost of this model's steps, typical ones
-        cost = None if notice else measured_step_cost(candidate.header, settings.cache_dir)
+        cost = None if notice else known_step_cost(candidate.header, settings.cache_dir)
         gains, is_measured = draft_gains(cost or StepCost()), cost is not None
         data, lines = gains_json(gains, is_measured=is_measured), gains_lines(gains, is_measured=is_measured)
     elif notice:

@@ -203,6 +203,10 @@ class LlamaBackend:
         self._n_threads = n_threads
         lib.llama_set_n_threads(self._context, n_threads, n_threads)
 
+    @property
+    def has_copies(self) -> bool:
+        return self._weights is not None and self._weights.has_copies
+
     @cached_property
     def _embedding_batch(self) -> Batch:
         return Batch(self.facts.n_batch, self._n_embd_input, has_tokens=False)
@@ -227,7 +231,8 @@ class LlamaBackend:
             assert len(chunks) == 1, "a picture or sound is a batch of its own"
             batch = self._embedding_batch.fill_media(native[0], media)
         if self._weights is not None:
-            self._weights.choose(batch.n_tokens, self._n_threads, self._interrupt.is_set)
+            n_logits = sum(chunk.n_logits for chunk in native)
+            self._weights.choose(batch.n_tokens, n_logits, self._n_threads, self._interrupt.is_set)
         # Encoders compute whole texts. llama_decode would end the process for a model with an encoder (T5), whose
         # decoder needs an encoded prompt.
         compute = lib.llama_decode if self.facts.can_generate else lib.llama_encode

@@ -145,7 +145,9 @@ class LlamaModel:
             used = copies or (self._copies if setting.copies else None)
             weights = None
             if self._plain or used:
-                weights = StepWeights(self._plain, setting.plain_from, used, copy_from, copies is not None)
+                weights = StepWeights(
+                    self._plain, setting.plain_from, used, copy_from, copies is not None, copy_from < COPY_FROM
+                )
             if head is not None:
                 key, head_context = head.key, head.model._new_head(head.spec, facts, setting, context, owned)  # noqa: SLF001
             elif self._has_mtp and not facts.n_window:

@@ -223,9 +223,11 @@ class WeightCopies(SecondWeights):
         self._parts: deque[tuple[int, int]] = deque()  # still to be copied: a tensor, and its first row
         self.is_made = False
 
-    def serve(self, n_tokens: int, n_threads: int, is_interrupted: Callable[[], bool]) -> bool:
-        """Return whether a step of `n_tokens` can use the copies. The step that pays for them copies first, with
-        `n_threads`, until it `is_interrupted`."""
+    def serve(
+        self, n_tokens: int, n_threads: int, is_interrupted: Callable[[], bool], *, may_copy: bool = True
+    ) -> bool:
+        """Return whether a step of `n_tokens` can use the copies. The step that pays for them, if it `may_copy`, copies
+        first, with `n_threads`, until it `is_interrupted`."""
         now_s = self._clock()
         if self.is_made:
             if now_s >= self._look_at_s:
@@ -233,6 +235,8 @@ class WeightCopies(SecondWeights):
                 if not self._has_room(0):
                     self._give_back()
             return self.is_made
+        if not may_copy:
+            return False
         self._n_unpaid += n_tokens
         if self._n_unpaid < _PAYS_FROM or now_s < self._look_at_s:
             return False
@@ -285,19 +289,28 @@ def _dequantizer(kind: TensorType) -> Any:
 @dataclass(frozen=True, slots=True)
 class StepWeights:
     """The choice of a context: steps of at least `plain_from` tokens use the `plain` weights, none where that is 0, and
-    those of at least `copy_from` the `copies`, which are this context's alone where it `owns_copies`."""
+    those of at least `copy_from` the `copies`, which are this context's alone where it `owns_copies`. Prompts make the
+    copies, and answers where `answers_copy`, as those of batches do: the drafts of one answer do not pay for that."""
 
     plain: PlainWeights | None
     plain_from: int
     copies: WeightCopies | None = None
     copy_from: int = 0
     owns_copies: bool = False
+    answers_copy: bool = False
 
-    def choose(self, n_tokens: int, n_threads: int, is_interrupted: Callable[[], bool]) -> None:
+    @property
+    def has_copies(self) -> bool:
+        """Whether steps of `copy_from` tokens can use the copies now."""
+        return self.copies is not None and self.copies.is_made
+
+    def choose(self, n_tokens: int, n_logits: int, n_threads: int, is_interrupted: Callable[[], bool]) -> None:
+        """Let a step of `n_tokens`, of which `n_logits` have logits, use the weights that are fastest for it."""
         if self.plain is not None:
             self.plain.use(is_second=0 < self.plain_from <= n_tokens)
         if self.copies is not None and n_tokens >= self.copy_from:
-            self.copies.use(is_second=self.copies.serve(n_tokens, n_threads, is_interrupted))
+            may_copy = n_logits < n_tokens or self.answers_copy
+            self.copies.use(is_second=self.copies.serve(n_tokens, n_threads, is_interrupted, may_copy=may_copy))
 
     def after_step(self) -> None:
         """Give the model its own weights back: a context without copies may compute the next step."""

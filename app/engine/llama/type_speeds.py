@@ -21,7 +21,16 @@ from app.engine.llama.devices import InitParams, allocated, best_pass_s, new_con
 from app.engine.llama.native import cpu_device, ggml_function, mark_as_weights, registered_address
 from app.engine.llama.step_weights import extra_buffer_types
 from offload.speed.cost_model import element_unit, prompt_attention_unit
-from offload.speed.type_costs import N_FEW, N_MANY, UNCACHED_BYTES, GraphCost, ProductCost, TypeCost, kind_of
+from offload.speed.type_costs import (
+    N_FEW,
+    N_MANY,
+    N_STEP,
+    UNCACHED_BYTES,
+    GraphCost,
+    ProductCost,
+    TypeCost,
+    kind_of,
+)
 from quantizer.gguf.tensor_types import WEIGHT_TYPES, TensorType
 from quantizer.mix.type_rules import needs_imatrix
 from quantizer.system.errors import EngineError
@@ -35,6 +44,7 @@ _LONG_ROW, _SHORT_ROWS = 2048, (576, 512)
 _MATRIX_WEIGHTS = 1 << 20
 _GPU_BYTES = 192 << 20  # beyond the caches of any
 _N_DIFFERENT_ROWS = 8
+_N_COLUMNS = (N_FEW, N_MANY, *N_STEP)
 _N_CACHED = 8  # products with one matrix after the other
 _MOST_PASSES, _MOST_S, _SLOW_S = 6, 0.04, 0.1  # of one graph; of a slow one the first pass counts
 _SPREAD = 0.02  # of weights, as in models
@@ -98,28 +108,28 @@ class TypeBench:
         if not all(found):
             return None
         lines = zip(*(times for times in found if times), strict=True)
-        one, cached, few, many = (
+        one, cached, few, many, *steps = (
             _line([(case.n_columns, case.n_rows, seconds) for case, seconds in zip(cases, times, strict=True)])
             for times in lines
         )
-        return TypeCost(one, cached, few, many)
+        return TypeCost(one, cached, few, many, steps=tuple(steps))
 
-    def _products(self, case: _Case) -> tuple[float, float, float, float] | None:
-        """Return the seconds of a product with one vector, from memory and from caches, and for each of N_FEW and
-        N_MANY vectors at once; None where the device has no such product, or no memory for it."""
+    def _products(self, case: _Case) -> tuple[float, ...] | None:
+        """Return the seconds of a product with one vector, from memory and from caches, and for each of N_FEW, N_MANY
+        and N_STEP vectors at once; None where the device has no such product, or no memory for it."""
         kind, shape = case.kind, (case.n_columns, case.n_rows)
         n_bytes = UNCACHED_BYTES if self._is_host else _GPU_BYTES
         n_matrices = -(-n_bytes // kind.tensor_bytes(shape))
         with ExitStack() as owned:
-            weights, values = new_context(n_matrices, 0, owned), new_context(n_matrices + _N_CACHED + 8, 0, owned)
+            weights, values = new_context(n_matrices, 0, owned), new_context(n_matrices + _N_CACHED + 32, 0, owned)
             matrices = [_new(weights, kind.type_id, *shape) for _ in range(n_matrices)]
             if not (buffer := allocated(weights, case.buffer_type, owned)):
                 return None
             mark_as_weights(buffer)
-            inputs = {n: _new(values, _F32, case.n_columns, n) for n in (1, N_FEW, N_MANY)}
-            few, many = (_multiply(values, matrices[0], inputs[n]) for n in (N_FEW, N_MANY))
+            inputs = {n: _new(values, _F32, case.n_columns, n) for n in (1, *_N_COLUMNS)}
+            several = {n: _multiply(values, matrices[0], inputs[n]) for n in _N_COLUMNS}
             supports = ggml_function("ggml_backend_dev_supports_op", c_bool, c_void_p, c_void_p)
-            if not supports(self._device, few):
+            if not supports(self._device, several[N_FEW]):
                 return None
             from_memory = [_multiply(values, matrix, inputs[1]) for matrix in matrices]
             cached = [_multiply(values, matrices[0], inputs[1]) for _ in range(_N_CACHED)]
@@ -136,8 +146,7 @@ class TypeBench:
             return (
                 self._seconds(from_memory) / n_matrices,
                 self._seconds(cached) / _N_CACHED,
-                self._seconds([few]) / N_FEW,
-                self._seconds([many]) / N_MANY,
+                *(self._seconds([product]) / n for n, product in several.items()),
             )
 
     def _seconds(self, outputs: Sequence[int]) -> float:

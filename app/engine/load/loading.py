@@ -43,6 +43,7 @@ from app.engine.load.planner import (
 from app.engine.load.run_history import RunHistory, RunRecorder, SpeedSample
 from app.engine.load.self_test import NOTICE, run_self_test
 from app.engine.load.slow_types import slow_type_notice
+from app.engine.load.type_tables import expected_step_ratios
 from app.engine.loop.threads import ThreadControl
 from app.engine.messages import EngineConfig
 from app.engine.request import Adapter
@@ -51,6 +52,7 @@ from app.engine.speculative.draft_model import DraftModel
 from app.engine.speculative.draft_source import DraftSource
 from app.engine.tuning.speed_bench import measure_step_cost
 from app.engine.tuning.tune_results import (
+    COPY_FROM,
     RuntimeSettings,
     SettingChoice,
     TuneFile,
@@ -111,6 +113,7 @@ class LoadedEngine:
     prompt_cost: PromptCost | None = None
     new_batch_backend: Callable[[], Backend] | None = None
     n_batch_answers: int = 0
+    new_batch_cost: Callable[[], StepCost] = StepCost
 
 
 @dataclass(frozen=True, slots=True)
@@ -178,19 +181,23 @@ def load_model(path: Path, config: EngineConfig, cache_dir: Path, listener: Load
         devices.check_load(attempt, native.usage, prepared.key)
         if auxiliary.projector is not None:
             devices.check_projector(auxiliary.projector, native.projector_bytes)
-        # What steps cost by their size: as of the last use, else as tuned, else as usual on processors. GPUs compute
-        # several tokens, so drafts, for less than a processor does, but lose time with each change of size.
-        known = prepared.tuned.step_ratios(prepared.tuned_as) or prepared.choice.step_ratios
+        # What steps cost by their size: as of the last use, else as tuned, else as the measured types make expect, else
+        # as usual on processors. GPUs compute several tokens, so drafts, for less than a processor does, but lose time
+        # with each change of size.
+        tuned, used = prepared.choice.step_ratios, prepared.tuned.step_ratios(prepared.tuned_as)
+        known = {**{n: ratio for n, ratio in tuned.items() if n < COPY_FROM or not native.setting.copies}, **used}
+        expected = partial(_expected_costs, attempt, planner.model, cache_dir, has_gpu=devices.has_gpu)
         if attempt.is_all_on_gpus and native.backend.facts.can_generate:
             step_cost = measure_step_cost(native.backend, native.setting, known)
         else:
-            step_cost = StepCost.from_measured(known)
+            step_cost = expected(native.setting, COPY_FROM, known)
         if not native.backend.facts.can_generate:
             listener.on_notice(f"{header.path.name} makes embeddings or ranks documents; it cannot chat.")
         place = partial(devices.parameters, setting=attempt.setting)
         draft_sources = load_draft_sources(
             native.model, native.backend, header, attempt, place, step_cost, owned, listener.on_notice
         )
+        batch_setting = partial(_batch_setting, native.setting, planner.model, attempt.config, cache_dir)
         speed, growth = attempt.plan.assessment.speed, planner.model.prompt_growth
         run_config = attempt.plan.run_config
         middle = min(run_config.n_prompt, run_config.n_ctx) / 2  # of the prompt that the speed is that of
@@ -220,8 +227,9 @@ def load_model(path: Path, config: EngineConfig, cache_dir: Path, listener: Load
                 native.projector, prepared.key, cache_dir, saves=prepared.config.saves_prefixes
             ),
             owned=owned.pop_all(),
-            new_batch_backend=_batch_context(native, attempt, planner.model, cache_dir),
+            new_batch_backend=_batch_context(native, attempt, planner.model, batch_setting),
             n_batch_answers=_BATCH_ANSWERS,
+            new_batch_cost=lambda: expected(batch_setting(), _BATCH_COPY_FROM, step_cost.measured),
             prompt_cost=PromptCost(None if speed is None else 1 / speed.prefill_tps / (1 + growth * middle), growth),
         )
         loaded = replace(loaded, threads=_thread_control(prepared.config, native, step_cost, draft_sources, meter))
@@ -336,6 +344,33 @@ def _has_room(n_bytes: int) -> bool:
     return n_bytes <= memory.free_bytes - margin_bytes(host)
 
 
+def _expected_costs(
+    attempt: LoadAttempt,
+    model: PlannedModel,
+    cache_dir: Path,
+    setting: RuntimeSettings,
+    copy_from: int,
+    known: Mapping[int, float],
+    *,
+    has_gpu: bool,
+) -> StepCost:
+    """Return what steps of several tokens cost with `setting`, where the copies serve steps from `copy_from` tokens on:
+    what is `known`, and else what the measured types make expect."""
+    expected, copied = {}, {}
+    if not has_gpu:
+        run_config = replace(attempt.plan.run_config, is_fused=setting.flash_attention)
+        layouts = (
+            replace(setting.layout, copies=(), copy_from=0),
+            replace(setting.layout, copy_from=copy_from * bool(setting.copies)),
+        )
+        expected, copied = (
+            expected_step_ratios(model, replace(run_config, layout=layout), cache_dir, setting.n_threads)
+            for layout in layouts
+        )
+    copied = {n_tokens: ratio for n_tokens, ratio in copied.items() if n_tokens >= copy_from and setting.copies}
+    return StepCost.from_measured(known, expected=expected, copied=copied)
+
+
 def _thread_control(
     config: EngineConfig,
     native: _NativeModel,
@@ -357,7 +392,7 @@ def _thread_control(
 
 
 def _batch_context(
-    native: _NativeModel, attempt: LoadAttempt, model: PlannedModel, cache_dir: Path
+    native: _NativeModel, attempt: LoadAttempt, model: PlannedModel, new_setting: Callable[[], RuntimeSettings]
 ) -> Callable[[], Backend] | None:
     """Return what makes a second context over the weights of `native`, in which many answers of batches run at once;
     None where one context serves both: on GPUs, whose memory is planned to the end and whose attention is fused anyway,
@@ -371,12 +406,8 @@ def _batch_context(
     def new_backend() -> Backend:
         limit_bytes = host_memory().free_bytes // _BATCH_MEMORY_SHARE
         setting = replace(native.setting, flash_attention=True)
-        # Those that prompts use are there already.
-        wanted = (
-            {}
-            if setting.copies or not config.copies_weights
-            else dict(copies_of(model.tensors, cache_dir, config.n_threads, is_repacked=setting.extra_buffers))
-        )
+        # Those that prompts use are there already. Types may have been measured since the model was loaded.
+        wanted = {} if setting.copies else dict(new_setting().copies)
         copied_bytes = copy_bytes(model.tensors, wanted)
         # Copies make a step two to three times as fast, more cells only let more answers share it.
         for has_copies in (True, False) if wanted else (False,):
@@ -392,6 +423,16 @@ def _batch_context(
         raise EngineError(cause, "Close programs that take memory, or use a smaller --ctx.")
 
     return new_backend
+
+
+def _batch_setting(
+    setting: RuntimeSettings, model: PlannedModel, config: EngineConfig, cache_dir: Path
+) -> RuntimeSettings:
+    """Return the setting of the context of batches: fused attention, and the copies that this processor gains by."""
+    copies = setting.copies
+    if not copies and config.copies_weights:
+        copies = copies_of(model.tensors, cache_dir, config.n_threads, is_repacked=setting.extra_buffers)
+    return replace(setting, flash_attention=True, copies=copies)
 
 
 def _store(backend: Backend, key: str, config: EngineConfig, cache_dir: Path, owned: ExitStack) -> StateStore:

@@ -8,13 +8,17 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 
 from app.engine.load.machine_file import MachineFile, this_build
+from app.engine.speculative.cost_model import CPU_COST_RATIOS
 from app.protocol.codec import decode, encode
 from offload.devices.gpus import driver_versions
 from offload.devices.host import default_threads, is_quiet
 from offload.devices.machine import HOST_NAME, Device, Machine
+from offload.footprint.model import PlannedModel, RunConfig
+from offload.speed.step_costs import step_ratios
 from offload.speed.type_costs import GraphCost, TypeCost, TypeTable, faster_copies
 
 FILE_NAME = "types.json"
@@ -65,9 +69,24 @@ def type_tables(machine: Machine, cache_dir: Path, n_threads: int = 0) -> Mappin
 
 
 def copies_here(cache_dir: Path, n_threads: int, *, is_repacked: bool) -> dict[str, str]:
-    """Return the types that this processor reads much faster as another kind, with that. How much faster hardly depends
-    on the threads: without a table for `n_threads` that for the physical cores counts. What was measured beside other
-    programs does not: there any type may seem slow."""
+    """Return the types that this processor reads much faster as another kind, with that."""
+    return faster_copies(_quiet_table(cache_dir, n_threads), is_repacked=is_repacked)
+
+
+def expected_step_ratios(
+    model: PlannedModel, run_config: RunConfig, cache_dir: Path, n_threads: int
+) -> dict[int, float]:
+    """Return what steps of several tokens of `model` are expected to cost on this processor, in steps of one; empty
+    before its types were measured."""
+    table = _quiet_table(cache_dir, n_threads)
+    run_config = replace(run_config, n_prompt=2 * run_config.depth)  # for the speed of its middle is asked
+    return step_ratios(model.profile(run_config), table, CPU_COST_RATIOS) if table.types else {}
+
+
+def _quiet_table(cache_dir: Path, n_threads: int) -> TypeTable:
+    """Return the table of this processor without what was measured beside other programs: there any type may seem slow.
+    How much faster one is than another hardly depends on the threads: without a table for `n_threads` that for the
+    physical cores counts."""
     tables = TypeTables(cache_dir)
     found = tables.read(host_key(n_threads or default_threads()))
     if not found.types:
@@ -75,4 +94,4 @@ def copies_here(cache_dir: Path, n_threads: int, *, is_repacked: bool) -> dict[s
     types = {
         kind: cost for kind, cost in found.types.items() if cost.others_share is None or is_quiet(cost.others_share)
     }
-    return faster_copies(TypeTable(types), is_repacked=is_repacked)
+    return TypeTable(types, found.graph)

@@ -190,6 +190,7 @@ class Engine:
         # Embeddings are a native batch of their own, beside that of the tokens.
         with_text = [sequence for sequence in runnable if sequence.next_media is None]
         with_media = [sequence for sequence in runnable if sequence.next_media is not None]
+        self._step_cost.use_copies(are_there=self._backend.has_copies)
         self._drafter.assign(with_text, self._budget)
         batch = schedule(with_text, self._budget_for(with_text))
         self._slots.free_cells_for(batch)

@@ -22,7 +22,7 @@ from app.engine.loop.thought import Thought
 from app.engine.media.chunks import Embeddings, MediaLayout, MediaRows, PlacedChunk, PromptTokens, prompt_tokens
 from app.engine.quoted import Spans, quoted_tokens
 from app.engine.request import NO_ADAPTERS, AdapterSet, FinishReason, Request, Timings, Usage, adapter_set
-from app.engine.speculative.cost_model import Acceptance
+from app.engine.speculative.cost_model import Acceptance, DraftLedger
 from app.engine.speculative.suffix_index import NO_DRAFT, Draft, SuffixIndex
 from app.protocol.errors import ContextOverflowError, RequestError
 
@@ -78,6 +78,7 @@ class TokenChooser:
 @dataclass(slots=True, eq=False)
 class Drafting:
     """What drafts of one answer were worth: `acceptance` by source, and tokens verified and accepted of all sources.
+    `saved_s` is less what making them took, which the `ledger` does not count.
     `probes` are drafts that are only compared with the next sample, to estimate acceptance where drafts do not pay."""
 
     acceptance: dict[str, Acceptance]
@@ -85,6 +86,7 @@ class Drafting:
     n_drafted: int = 0
     n_accepted: int = 0
     saved_s: float = 0.0
+    ledger: DraftLedger = field(default_factory=DraftLedger)
 
 
 @dataclass(slots=True, eq=False)

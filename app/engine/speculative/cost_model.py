@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from collections.abc import Sequence as Many
 from dataclasses import dataclass, field
 from itertools import chain, count, islice, repeat
-from math import inf
+from math import inf, log2
 from operator import add, mul, truediv
 from typing import NamedTuple
 
@@ -29,6 +29,10 @@ CPU_COST_RATIOS: dict[int, float] = {
 }
 # fmt: on
 _OBSERVATION_WEIGHT = 0.2
+# Of the first steps of a size, of which only an expectation is known: it was seen to be half of what they took.
+_FIRST_WEIGHTS = (0.4, 0.33, 0.25)
+_MOST_SURPRISE = 2.0  # times the known cost, as which a step counts at most: a longer one was held up
+_ALIKE = 2.0  # a size tells of others, less the further they are, up to so many doublings
 N_SETTLING = 2  # steps after a change of size that compute no faster for being alike: a graph is built, then captured
 _N_LASTING = 8  # steps that share the cost of a change, where a source drafts at every step
 
@@ -38,12 +42,25 @@ def moving_average(known: float | None, observed: float) -> float:
     return observed if known is None else known + _OBSERVATION_WEIGHT * (observed - known)
 
 
+class _Measured(NamedTuple):
+    """What was measured of steps that so many threads compute."""
+
+    ratios: dict[int, float]
+    counts: dict[int, int]
+    copied: dict[int, float]
+    copied_counts: dict[int, int]
+    single_s: float | None
+    per_answer: float
+
+
 @dataclass(slots=True)
 class StepCost:
     """The cost of a step in units of a step of one token; measured as steps run.
 
-    `ratios` are those of one answer by number of tokens. Each further answer in the step adds `per_answer`, for states
-    and caches of its own: as part of the ratios it would make 8 answers dearer than a step of 7 and one of 2.
+    `ratios` are those of one answer by number of tokens, `counts` how many steps of a size were measured. Each further
+    answer in the step adds `per_answer`, for states and caches of its own: as part of the ratios it would make 8
+    answers dearer than a step of 7 and one of 2. `copied` are those of the sizes that compute with copies of slow
+    weights, while these are there.
 
     `size_change` is what a step between others of another size costs more than among its like, the steps after it
     included: GPUs repeat a captured graph, and one of another size is built and captured anew. 0 without such.
@@ -54,32 +71,62 @@ class StepCost:
     per_answer: float = 0.0
     size_change: float = 0.0
     n_threads: int = 0  # that compute the steps; 0 where nobody changes them
-    _by_threads: dict[int, tuple[dict[int, float], float | None, float]] = field(default_factory=dict)
+    counts: dict[int, int] = field(default_factory=dict)
+    copied: dict[int, float] = field(default_factory=dict)
+    _copied_counts: dict[int, int] = field(default_factory=dict)
+    _has_copies: bool = False
+    _by_threads: dict[int, _Measured] = field(default_factory=dict)
     _n_last: int = 1  # tokens of the last step
     _n_alike: int = 0  # steps of that size since the one of another
     _cached_ratios: dict[tuple[int, int], list[float]] = field(default_factory=dict)  # since the last observation
     _cached_chances: dict[tuple[int, int, int, bool], float] = field(default_factory=dict)  # and `min_first_chance`
 
     @classmethod
-    def from_measured(cls, measured: Mapping[int, float], size_change: float = 0.0) -> StepCost:
-        """Return costs that equal the `measured` ones, and scale the usual ones in between."""
+    def from_measured(
+        cls,
+        measured: Mapping[int, float],
+        size_change: float = 0.0,
+        expected: Mapping[int, float] | None = None,
+        copied: Mapping[int, float] | None = None,
+    ) -> StepCost:
+        """Return costs that equal the `measured` ones, and scale the `expected` ones, by default the usual, between."""
+        usual, copies = expected or CPU_COST_RATIOS, dict(copied or {})
         if not measured:
-            return cls(size_change=size_change)
-        scales = map(truediv, measured.values(), _at(CPU_COST_RATIOS, list(measured)))
+            return cls(dict(usual), size_change=size_change, copied=copies)
+        scales = map(truediv, measured.values(), _at(usual, list(measured)))
         by_size = dict(zip(measured, scales, strict=True))
-        scaled = map(mul, CPU_COST_RATIOS.values(), _at(by_size, list(CPU_COST_RATIOS)))
-        return cls({**dict(zip(CPU_COST_RATIOS, scaled, strict=True)), **measured}, size_change=size_change)
+        scaled = map(mul, usual.values(), _at(by_size, list(usual)))
+        ratios = {**dict(zip(usual, scaled, strict=True)), **measured}
+        counts = dict.fromkeys(measured, len(_FIRST_WEIGHTS))
+        return cls(ratios, size_change=size_change, counts=counts, copied=copies)
+
+    @property
+    def measured(self) -> dict[int, float]:
+        """The ratios of the sizes that were measured, with the model's own weights."""
+        return {n_tokens: self.ratios[n_tokens] for n_tokens in sorted(self.counts)}
 
     def use_threads(self, n_threads: int) -> None:
         """Continue with the costs of steps that `n_threads` compute: what was measured with as many before, else the
         present ratios, without a time. Threads speed up a step of one token by another factor than one of many."""
         if self.n_threads:
-            self._by_threads[self.n_threads] = (self.ratios, self.single_s, self.per_answer)
+            ratios, copied = (self.ratios, self.counts), (self.copied, self._copied_counts)
+            self._by_threads[self.n_threads] = _Measured(*ratios, *copied, self.single_s, self.per_answer)
         self.n_threads = n_threads
         if n_threads in self._by_threads:
-            self.ratios, self.single_s, self.per_answer = self._by_threads[n_threads]
+            found = self._by_threads[n_threads]
+            self.ratios, self.counts, self.copied, self._copied_counts, self.single_s, self.per_answer = found
         elif self._by_threads:
-            self.ratios, self.single_s = dict(self.ratios), None
+            self.ratios, self.counts, self.single_s = dict(self.ratios), {}, None
+            self.copied, self._copied_counts = dict(self.copied), {}
+        self._forget_cached()
+
+    def use_copies(self, *, are_there: bool) -> None:
+        """Let the costs be those of steps while the copies of slow weights are there, or are not."""
+        if are_there != self._has_copies:
+            self._has_copies = are_there
+            self._forget_cached()
+
+    def _forget_cached(self) -> None:
         self._cached_ratios, self._cached_chances = {}, {}
 
     def observe(self, n_tokens: int, duration_s: float, n_answers: int = 1) -> None:
@@ -94,15 +141,28 @@ class StepCost:
         if n_tokens == 1:
             self.single_s = moving_average(self.single_s, duration_s)
         elif self.single_s:  # 0.0 where the clock is coarser than a step
-            # A step that was held up shows little: no observation counts for more than three times the known ratio.
-            observed = min(duration_s / self.single_s, 3 * self.ratio(n_tokens, n_answers))
+            observed = min(duration_s / self.single_s, _MOST_SURPRISE * self.ratio(n_tokens, n_answers))
             known = self.ratio(n_tokens)
             excess = observed - known
             if n_answers > 1:
                 self.per_answer = max(0.0, moving_average(self.per_answer, excess / (n_answers - 1)))
             if n_answers == 1 or excess < 0.0:  # one answer costs no more than several
-                self.ratios[n_tokens] = moving_average(known, observed)
-            self._cached_ratios, self._cached_chances = {}, {}
+                self._learn(n_tokens, known, observed)
+            self._forget_cached()
+
+    def _learn(self, n_tokens: int, known: float, observed: float) -> None:
+        """Count `observed` for steps of `n_tokens`, and for those of other sizes that were never measured: else each
+        size of draft would have to fail by itself."""
+        uses_copies = self._has_copies and self.copied and n_tokens >= min(self.copied)
+        ratios, counts = (self.copied, self._copied_counts) if uses_copies else (self.ratios, self.counts)
+        n_before = counts.get(n_tokens, 0)
+        weight = _FIRST_WEIGHTS[n_before] if n_before < len(_FIRST_WEIGHTS) else _OBSERVATION_WEIGHT
+        counts[n_tokens] = n_before + 1
+        ratios[n_tokens] = known + weight * (observed - known)
+        change = ratios[n_tokens] / known
+        for other in ratios.keys() - counts.keys() - {1}:
+            share = max(0.0, 1 - abs(log2(other / n_tokens)) / _ALIKE)
+            ratios[other] *= change**share
 
     def ratio(self, n_tokens: int, n_answers: int = 1) -> float:
         """Return the cost of a step of `n_tokens`: linear between known sizes, proportional beyond the largest."""
@@ -123,10 +183,14 @@ class StepCost:
         """Return the costs among steps of the same size."""
         known = self._cached_ratios.get((n_step, n_answers))
         if known is None:
-            sizes, n_largest = range(n_step, n_step + MAX_DRAFT_TOKENS + 1), max(self.ratios)
+            ratios = self.ratios
+            if self._has_copies and self.copied:
+                copy_from = min(self.copied)
+                ratios = {n: ratio for n, ratio in ratios.items() if n < copy_from} | self.copied
+            sizes, n_largest = range(n_step, n_step + MAX_DRAFT_TOKENS + 1), max(ratios)
             beyond = (max(1.0, n_tokens / n_largest) for n_tokens in sizes)
             of_others = repeat((n_answers - 1) * self.per_answer)
-            known = list(map(add, map(mul, _at(self.ratios, sizes), beyond), of_others))
+            known = list(map(add, map(mul, _at(ratios, sizes), beyond), of_others))
             self._cached_ratios[n_step, n_answers] = known
         return known
 
@@ -141,16 +205,18 @@ class StepCost:
             chance = self._cached_chances[key] = min(added)
         return chance
 
-    def saved_s(self, n_step: int, n_answers: int, n_drafted: int, n_accepted: int, n_repeated: int = 0) -> float:
-        """Return the seconds that a draft saved in a step of `n_step` tokens without it, negative if it cost time. Each
-        accepted token saves a step without drafts; the draft made its own step as long as steps of that size were
-        measured to be, and the next one longer by `n_repeated` tokens. 0 before the first step of one token."""
-        if self.single_s is None:
-            return 0.0
+    def saved_steps(self, n_step: int, n_answers: int, n_drafted: int, n_accepted: int, n_repeated: int = 0) -> float:
+        """Return the steps of one token that a draft saved in a step of `n_step` tokens without it, negative if it cost
+        time. Each accepted token saves a step without drafts; the draft made its own step as long as steps of that size
+        were measured to be, and the next one longer by `n_repeated` tokens."""
         plain = self.ratio(n_step, n_answers)
         drafted = next(islice(self.ratios_from(n_step, n_answers), n_drafted, None))
         added = drafted + self.ratio(n_step + n_repeated, n_answers) - 2 * plain
-        return self.single_s * (n_accepted * plain - added)
+        return n_accepted * plain - added
+
+    def saved_s(self, n_step: int, n_answers: int, n_drafted: int, n_accepted: int, n_repeated: int = 0) -> float:
+        """Return `saved_steps` in seconds, 0 before the first step of one token."""
+        return (self.single_s or 0.0) * self.saved_steps(n_step, n_answers, n_drafted, n_accepted, n_repeated)
 
 
 def _at(points: Mapping[int, float], sizes: Many[int]) -> list[float]:
@@ -165,6 +231,35 @@ _DECAY = 0.97  # of the weight of earlier drafts with each new one: text changes
 _PRIOR_WEIGHT = 4.0
 _INITIAL_RATE = 0.8  # mean rate before any token was verified: high, so that every source is tried
 _USE_DECAY = 0.95  # of the weight of earlier drafts, verified or not
+
+# How many steps of one token the drafts of an answer may cost before they gained any, and for each of its tokens. Each
+# failed draft teaches something, but an answer that repeats nothing must not pay for many lessons: greedy text of
+# SmolLM2 in Q4_1 lost up to 25 % by drafts of 31 tokens (7 to 15 steps each) after half a line that had been there.
+_FIRST_RISK, _RISK_PER_TOKEN = 1.5, 0.01
+_RISKED_SHARE = 0.5  # of what drafts gained in the answer
+# A token that was expected and not drafted costs nothing and shows as much: it would have gained or lost half a step.
+_PROBE_STEPS, _MOST_PROBED = 0.5, 2.0
+
+
+@dataclass(slots=True)
+class DraftLedger:
+    """What verifying drafts gained or cost in one answer, in steps of one token, and so how much the next one may cost
+    in vain. Drafts begin short and become longer as they are accepted, or as probes show that they would be; where they
+    never are, they cost an answer 1.5 steps and a hundredth."""
+
+    saved_steps: float = 0.0
+    _probed_steps: float = 0.0
+
+    def observe_probe(self, *, is_accepted: bool) -> None:
+        change = _PROBE_STEPS if is_accepted else -_PROBE_STEPS
+        self._probed_steps = max(-_MOST_PROBED, min(_MOST_PROBED, self._probed_steps + change))
+
+    def max_loss(self, n_output: int) -> float:
+        """Return how many steps a draft may cost if none of its tokens are accepted, after `n_output` tokens."""
+        share = _RISKED_SHARE if self.saved_steps > 0.0 else 1.0
+        own = _FIRST_RISK + _RISK_PER_TOKEN * n_output + share * self.saved_steps
+        return own + max(0.0, self._probed_steps)
+
 
 ACCEPTANCES = (0.3, 0.5, 0.6, 0.7, 0.8, 0.9, 0.95)  # of each token if those before it were accepted
 LENGTHS = (1, 2, 3, 4, 7, 11, 15, 31)
@@ -320,13 +415,15 @@ def best_draft_length(
     pass_cost: float = 0.0,
     *,
     is_lasting: bool = False,
+    max_loss: float = inf,
 ) -> DraftLength:
-    """Return the length with the most expected tokens for its cost, 0 if no draft is better. `chances` are those of at
+    """Return the length with the most expected tokens for its cost, 0 if no draft is better. One that would cost more
+    than `max_loss` if none of its tokens were accepted is not taken. `chances` are those of at
     most MAX_DRAFT_TOKENS tokens, of each if the ones before it are accepted. The step has `n_step` tokens for
     `n_answers` answers without this draft. `draft_cost` is the cost of drafting a token and `pass_cost` that of
     drafting at all, in units of a step of one token; `is_lasting`: its source drafts at every step."""
     costs = _verify_costs(cost, n_step, n_answers, rejection, is_lasting=is_lasting)
-    speed_without = n_answers / next(costs)
+    speed_without = n_answers / (cost_without := next(costs))
     best_length, best_speed = 0, speed_without
     n_expected, chance_so_far, expected_repeat = float(n_answers), 1.0, 0.0
     repeats = _repeat_costs(cost, n_step, n_answers, rejection)
@@ -340,7 +437,7 @@ def best_draft_length(
         if (n_kept := n_tokens - 1 - rejection.n_free) >= 0:
             expected_repeat += ends[n_kept] * next(repeats)
         speed = n_expected / (ratio + pass_cost + draft_cost * n_tokens + expected_repeat)
-        if speed > best_speed:
+        if speed > best_speed and ratio - cost_without + pass_cost + draft_cost * n_tokens <= max_loss:
             best_length, best_speed = n_tokens, speed
     return DraftLength(best_length, best_speed / speed_without)
 

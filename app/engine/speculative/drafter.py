@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from collections.abc import Sequence as Many
 from dataclasses import dataclass
+from itertools import islice
 from typing import NamedTuple
 
 from app.engine.loop.scheduler import StepBudget
@@ -112,7 +113,11 @@ class Drafter:
 
     def observe_sample(self, sequence: Sequence, token: int) -> None:
         """Count the probes, which are not verified, as accepted if they equal the sampled `token`."""
-        for probe in sequence.drafting.probes:
+        drafting = sequence.drafting
+        if drafting.probes:
+            best = max(drafting.probes, key=lambda probe: probe.n_matched)
+            drafting.ledger.observe_probe(is_accepted=best.tokens[0] == token)
+        for probe in drafting.probes:
             self._count(sequence, probe, 1, int(probe.tokens[0] == token), is_probe=True)
         sequence.drafting.probes = ()
 
@@ -123,8 +128,9 @@ class Drafter:
             return
         sequence.drafting.n_drafted += n_verified
         sequence.drafting.n_accepted += n_accepted
-        saved_s = self._cost.saved_s(self._n_plain, self._n_answers, n_verified, n_accepted, sequence.n_repeated)
-        sequence.drafting.saved_s += saved_s
+        counted = (self._n_plain, self._n_answers, n_verified, n_accepted, sequence.n_repeated)
+        sequence.drafting.saved_s += self._cost.saved_s(*counted)
+        sequence.drafting.ledger.saved_steps += self._cost.saved_steps(*counted)
         self._count(sequence, sequence.draft, n_verified, n_accepted)
         self._count_use(self._assigned.pop(sequence), is_verified=True)
         sequence.draft = NO_DRAFT
@@ -165,13 +171,28 @@ class Drafter:
         rejection = self._rejection(sequence, n_step)
         with_waste = pass_cost + sequence.drafting.acceptance[source.name].wasted_cost
         best = best_draft_length(
-            estimate.chances, self._cost, n_step, n_answers, draft_cost, rejection, with_waste, is_lasting=is_computed
+            estimate.chances,
+            self._cost,
+            n_step,
+            n_answers,
+            draft_cost,
+            rejection,
+            with_waste,
+            is_lasting=is_computed,
+            max_loss=sequence.drafting.ledger.max_loss(sequence.n_output),
         )
-        # what is looked up may match better after the next token; the rate of what is computed changes slowly
-        self.is_draft_worthwhile |= best.n_tokens > 0 or not is_computed
+        self.is_draft_worthwhile |= best.n_tokens > 0
+        if not (is_computed or self.is_draft_worthwhile):  # the rate of what is computed changes slowly
+            self.is_draft_worthwhile = self._may_pay_next(source, candidate, n_step)
         if best.gain > candidate.gain:
             return _Order(best.n_tokens, draft_cost, pass_cost)
         return _Order(source.n_probe_tokens(sequence))
+
+    def _may_pay_next(self, source: DraftSource, candidate: _Candidate, n_step: int) -> bool:
+        """Return whether a draft may pay after one more token, if that is as expected: what is looked up matches better
+        then. Where none may, several steps run at once: between two of 13 ms the bookkeeping took 4 %."""
+        later = islice(source.estimate(candidate.sequence, candidate.n_max, self._n_answers).chances, 1, None)
+        return best_draft_length(later, self._cost, n_step, self._n_answers).n_tokens > 0
 
     def _consider(self, candidate: _Candidate, draft: Draft, cost: float) -> None:
         """Use as much of `draft` as pays if it beats the candidate; of the draft that is not used, keep a probe."""
@@ -179,7 +200,15 @@ class Drafter:
         sequence = candidate.sequence
         chances = sequence.drafting.acceptance[draft.source].chances(draft)
         rejection = self._rejection(sequence, n_step)
-        best = best_draft_length(chances, self._cost, n_step, self._n_answers, rejection=rejection, is_lasting=cost > 0)
+        best = best_draft_length(
+            chances,
+            self._cost,
+            n_step,
+            self._n_answers,
+            rejection=rejection,
+            is_lasting=cost > 0,
+            max_loss=sequence.drafting.ledger.max_loss(sequence.n_output),
+        )
         unused = _Candidate(sequence, candidate.n_max, draft, cost=cost)
         if best.gain > candidate.gain:
             self._n_step = n_step + best.n_tokens

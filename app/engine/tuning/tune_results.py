@@ -12,16 +12,18 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from app.engine.load.machine_file import MachineFile, fingerprint, model_key, this_build
-from app.engine.load.type_tables import copies_here
+from app.engine.load.type_tables import copies_here, expected_step_ratios
 from app.engine.messages import BackendFacts, EngineConfig, Truncation
 from app.protocol.codec import decode, encode
 from app.protocol.status import LoadedSetting
 from offload.devices.host import default_threads, usable_processors
 from offload.footprint.auxiliary_models import PlannedProjector
 from offload.footprint.kv_cache import parse_kv_types
+from offload.footprint.model import PlannedModel, RunConfig
 from offload.format import format_memory
 from offload.speed.type_costs import WeightLayout, is_copied
 from quantizer.gguf.tensor_types import TENSOR_TYPES, tensor_type_named
+from quantizer.gguf.validation import tensors_of
 
 if TYPE_CHECKING:
     from app.engine.speculative.cost_model import StepCost
@@ -45,6 +47,7 @@ _X86 = ("x86_64", "amd64")
 # Earlier versions measured one setting after the other, while the machine grew faster or slower: six settings of a
 # Gemma 3 1B changed places each time. And of models with states they timed steps in memory that was new.
 _METHOD = "in turns with the default"
+_USED_STEPS = "used steps"  # earlier versions stored usual costs as if they were measured, as `step_ratios`
 _NOT_MEASURED = "not measured yet"
 _NO_ROOM = "too little free memory for both"
 
@@ -267,14 +270,14 @@ class TuneFile:
 
     def drop(self, model: str) -> None:
         if self._file.entry(model):
-            self._file.update(model, {"measured": [], "step_ratios": {}})
+            self._file.update(model, {"measured": [], _USED_STEPS: {}})
 
     def step_ratios(self, model: str) -> dict[int, float]:
-        """Return the step costs of `model` from its last use, empty before its first."""
-        return {int(n_tokens): ratio for n_tokens, ratio in self._file.entry(model).get("step_ratios", {}).items()}
+        """Return the costs of the steps that `model` took in its last use by their size, empty before its first."""
+        return {int(n_tokens): ratio for n_tokens, ratio in self._file.entry(model).get(_USED_STEPS, {}).items()}
 
     def record_use(self, model: str, work: Workload, step_ratios: Mapping[int, float]) -> None:
-        self._file.update(model, {"work": encode(work), "step_ratios": dict(step_ratios)})
+        self._file.update(model, {"work": encode(work), _USED_STEPS: dict(step_ratios)})
 
     def names(self) -> Mapping[str, str]:
         """Return model fingerprint → file name of every measured model."""
@@ -295,14 +298,17 @@ def best_measurement(header: Header, cache_dir: Path) -> SpeedMeasurement | None
     return choose(measured, measured[0], work, is_used=work != DEFAULT_WORKLOAD) if measured else None
 
 
-def measured_step_cost(header: Header, cache_dir: Path) -> StepCost | None:
-    """Return the step cost of a model, as of its last use since it was tuned; None before it was tuned."""
+def known_step_cost(header: Header, cache_dir: Path) -> StepCost | None:
+    """Return the step cost of a model on the processor, as of its last use, else as tuned; of sizes that were not
+    measured as its types make expect. None before anything of it was measured."""
     from app.engine.speculative.cost_model import StepCost
 
-    best = best_measurement(header, cache_dir)
-    if best is None:
-        return None
-    return StepCost.from_measured(TuneFile(cache_dir).step_ratios(tune_key(header)) or dict(best.step_ratios))
+    best, threads = best_measurement(header, cache_dir), default_threads()
+    setting = best.setting if best else default_setting(threads, has_gpu=False, extra_buffers_are_safe=True)
+    run_config = RunConfig(is_fused=setting.flash_attention, layout=setting.layout)
+    expected = expected_step_ratios(PlannedModel(header, tensors_of(header)), run_config, cache_dir, setting.n_threads)
+    measured = {**dict(best.step_ratios if best else ()), **TuneFile(cache_dir).step_ratios(tune_key(header))}
+    return StepCost.from_measured(measured, expected=expected) if measured or expected else None
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,17 +1,18 @@
 """The process that tunes a model: it loads the model under each candidate setting and measures its speeds.
 
     python -m app.engine.tuning.tuner                             a TuneRequest on stdin
-    python -m app.engine.tuning.tuner MODEL.gguf N_THREADS --idle
+    python -m app.engine.tuning.tuner MODEL.gguf N_THREADS --idle [--processor-time]
 
 Every measurement is stored at once, so the process may be ended at any time. With --idle it makes quick measurements of
 the settings that lack one, at the lowest priority, and ends with its stdin; what it measured beside other programs is
-dropped, and it exits with DISTURBED.
+dropped, and it exits with DISTURBED. With --processor-time nothing disturbs it, with one thread.
 """
 
 from __future__ import annotations
 
 import os
 import sys
+import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, closing, contextmanager
 from dataclasses import replace
@@ -26,7 +27,7 @@ from app.engine.load.self_test import run_self_test
 from app.engine.load.type_tables import TypeTables, host_key
 from app.engine.messages import EngineConfig
 from app.engine.model_task import TaskProgress, serve_task
-from app.engine.tuning.speed_bench import QUICK, THOROUGH, SpeedBench, TuningEffort
+from app.engine.tuning.speed_bench import QUICK, THOROUGH, Clock, SpeedBench, TuningEffort
 from app.engine.tuning.tune_results import (
     DEFAULT_WORKLOAD,
     DISTURBED,
@@ -106,6 +107,7 @@ def _measured(
     candidates: Iterable[RuntimeSettings],
     effort: TuningEffort,
     known: SpeedMeasurement | None = None,
+    clock: Clock = time.perf_counter,
 ) -> Iterator[SpeedMeasurement]:
     """Yield the speeds of each candidate: of the first alone, unless they are `known`, of the others in turns with it.
     On a GPU there is room for one copy of the weights: a candidate that needs another layout is measured alone, and
@@ -122,10 +124,10 @@ def _measured(
                 models[layout] = loaded.enter_context(_model(header, devices, setting))
             model = models[layout]
             if reference is not None:
-                with _bench(model, setting, effort) as bench:
+                with _bench(model, setting, effort, clock) as bench:
                     yield bench.compare(*reference)
                 continue
-            bench = loaded.enter_context(_bench(model, setting, effort))
+            bench = loaded.enter_context(_bench(model, setting, effort, clock))
             reference = bench, known or bench.measure()
             if known is None:
                 yield reference[1]
@@ -153,8 +155,11 @@ def _has_room(n_bytes: int) -> bool:
 
 
 @contextmanager
-def _bench(model: LlamaModel, setting: RuntimeSettings, effort: TuningEffort) -> Iterator[SpeedBench]:
-    with closing(model.context(_CONFIG, setting)) as backend, closing(SpeedBench(backend, setting, effort)) as bench:
+def _bench(model: LlamaModel, setting: RuntimeSettings, effort: TuningEffort, clock: Clock) -> Iterator[SpeedBench]:
+    with (
+        closing(model.context(_CONFIG, setting)) as backend,
+        closing(SpeedBench(backend, setting, effort, clock)) as bench,
+    ):
         yield bench
 
 
@@ -193,7 +198,7 @@ def undisturbed(
         before = read_times()
 
 
-def _tune_idle(path: Path, n_threads: int, settings: Settings) -> int:
+def _tune_idle(path: Path, n_threads: int, settings: Settings, *, in_cpu_s: bool = False) -> int:
     """Quickly measure the settings that lack it, if there is memory for a second copy of the model. On GPUs there must
     be room for all layers: with other layers than the loaded copy has there, speeds would differ. Return an exit
     status: DISTURBED where some are still to be measured."""
@@ -216,7 +221,9 @@ def _tune_idle(path: Path, n_threads: int, settings: Settings) -> int:
     if not missing:
         return 0
     candidates = dict.fromkeys([default, *missing])
-    for speeds in undisturbed(_measured(header, devices, candidates, QUICK, done.get(default))):
+    clock = time.process_time if in_cpu_s else time.perf_counter
+    measured = _measured(header, devices, candidates, QUICK, done.get(default), clock)
+    for speeds in measured if in_cpu_s else undisturbed(measured):
         if default in missing and speeds.setting != default:
             break  # what this one was compared with was measured beside other programs
         tuned.add(key, path.name, speeds)
@@ -265,7 +272,8 @@ def main() -> int:
     lower_priority(os.getpid(), is_lowest=True)
     exit_with_parent()
     try:
-        return _tune_idle(Path(sys.argv[1]), int(sys.argv[2]), load_settings())
+        in_cpu_s = "--processor-time" in sys.argv
+        return _tune_idle(Path(sys.argv[1]), int(sys.argv[2]), load_settings(), in_cpu_s=in_cpu_s)
     except UserError:
         return 1  # nobody reads the cause here: `localllm tune` reports it
 

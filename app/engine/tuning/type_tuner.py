@@ -1,11 +1,11 @@
 """The process that measures what each type of weights takes on the devices of this machine.
 
     python -m app.engine.tuning.type_tuner                     a TypeTuneRequest on stdin
-    python -m app.engine.tuning.type_tuner N_THREADS --idle
+    python -m app.engine.tuning.type_tuner N_THREADS --idle [--processor-time]
 
 Every figure is stored at once, so the process may be ended at any time. With --idle it measures what is missing or was
 measured beside other programs, at the lowest priority, and ends with its stdin; it exits with DISTURBED where other
-programs took the processors meanwhile.
+programs took the processors meanwhile. With --processor-time those do not matter, of one thread.
 """
 
 from __future__ import annotations
@@ -34,8 +34,9 @@ from quantizer.system.process import lower_priority
 if TYPE_CHECKING:
     from app.engine.llama.type_speeds import TypeBench
 
+ClockName = Literal["wall", "processor"]
 # Of one thread alone the processor's time says what it takes, also beside other programs.
-_CLOCKS: dict[str, Callable[[], float]] = {"wall": time.perf_counter, "processor": time.process_time}
+_CLOCKS: dict[ClockName, Callable[[], float]] = {"wall": time.perf_counter, "processor": time.process_time}
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +44,7 @@ class TypeTuneRequest:
     """`n_threads` 0 uses the physical cores."""
 
     n_threads: int = 0
-    clock: Literal["wall", "processor"] = "wall"
+    clock: ClockName = "wall"
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,15 +66,17 @@ def measure(settings: Settings, request: TypeTuneRequest, *, missing_only: bool 
     tables, n_threads = TypeTables(settings.cache_dir), request.n_threads or default_threads()
     clock = _CLOCKS[request.clock]
     with closing(TypeBench(n_threads, repacks=is_safe, clock=clock)) as bench:
-        yield from _device(HOST_NAME, host_key(n_threads), bench, tables, missing_only=missing_only)
+        yield from _device(HOST_NAME, host_key(n_threads), bench, tables, request.clock, missing_only=missing_only)
     gpus = tuple(ggml_gpus()) if settings.gpu else ()
     for gpu in detect_machine(gpus, settings.cache_dir).gpus if gpus else ():
         if not gpu.is_remote:
             with closing(TypeBench(0, repacks=False, device=gpu_address(gpu.name), clock=clock)) as bench:
-                yield from _device(gpu.name, gpu_key(gpu), bench, tables, missing_only=missing_only)
+                yield from _device(gpu.name, gpu_key(gpu), bench, tables, request.clock, missing_only=missing_only)
 
 
-def _device(name: str, key: str, bench: TypeBench, tables: TypeTables, *, missing_only: bool) -> Iterator[MeasuredKind]:
+def _device(
+    name: str, key: str, bench: TypeBench, tables: TypeTables, clock: ClockName, *, missing_only: bool
+) -> Iterator[MeasuredKind]:
     known = tables.read(key)
 
     def is_known(cost: TypeCost | GraphCost | None) -> bool:
@@ -82,16 +85,21 @@ def _device(name: str, key: str, bench: TypeBench, tables: TypeTables, *, missin
     if name == HOST_NAME and not is_known(known.graph):
         before = read_cpu_times()
         graph = bench.graph_cost()
-        tables.add_graph(key, replace(graph, others_share=others_share(before, read_cpu_times())))
+        tables.add_graph(key, replace(graph, others_share=_others_share(clock, before)))
     for kind, measure_kind in bench.kinds():
-        if is_known(known.types.get(kind)):
+        if is_known(cost := known.types.get(kind)) and cost and cost.steps:  # which earlier versions did not measure
             continue
         before = read_cpu_times()
         cost = measure_kind()
         if cost is not None:
-            cost = replace(cost, others_share=others_share(before, read_cpu_times()))
+            cost = replace(cost, others_share=_others_share(clock, before))
             tables.add(key, kind, cost)
         yield MeasuredKind(name, kind, cost)
+
+
+def _others_share(clock: ClockName, before: CpuTimes) -> float | None:
+    """Return the share of the processors that others took since `before`; None where that changed no figure."""
+    return others_share(before, read_cpu_times()) if clock == "wall" else None
 
 
 def _tune(request: TypeTuneRequest) -> Iterator[TaskProgress | MeasuredKind]:
@@ -103,11 +111,11 @@ def _tune(request: TypeTuneRequest) -> Iterator[TaskProgress | MeasuredKind]:
 _N_KINDS = 56  # about: every type as the file has it, and repacked
 
 
-def _tune_idle(n_threads: int, read_times: Callable[[], CpuTimes] = read_cpu_times) -> int:
+def _tune_idle(request: TypeTuneRequest, read_times: Callable[[], CpuTimes] = read_cpu_times) -> int:
     before = read_times()
-    for _ in measure(load_settings(), TypeTuneRequest(n_threads), missing_only=True):
+    for _ in measure(load_settings(), request, missing_only=True):
         after = read_times()
-        if not is_quiet(others_share(before, after)):
+        if request.clock == "wall" and not is_quiet(others_share(before, after)):
             return DISTURBED
         before = after
     return 0
@@ -120,7 +128,8 @@ def main() -> int:
     lower_priority(os.getpid(), is_lowest=True)
     exit_with_parent()
     try:
-        return _tune_idle(int(sys.argv[1]))
+        clock: ClockName = "processor" if "--processor-time" in sys.argv else "wall"
+        return _tune_idle(TypeTuneRequest(int(sys.argv[1]), clock))
     except UserError:
         return 1  # nobody reads the cause here: `localllm tune --types` reports it
 

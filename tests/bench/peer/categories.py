@@ -14,10 +14,10 @@ from pathlib import Path
 
 from app.bench.client import Message, TimedAnswer
 from app.bench.measurement import Figure, Measurement
-from app.bench.workloads import Bench
+from app.bench.workloads import NO_DRAFTS, Bench
 from quantizer.system.errors import UserError
 
-__all__ = ["CATEGORIES", "OWN_SAMPLES", "Sample", "categories", "read_samples"]
+__all__ = ["CATEGORIES", "OWN_SAMPLES", "Sample", "categories", "read_samples", "without_drafts"]
 
 _ANSWER_TOKENS = 128
 
@@ -97,29 +97,40 @@ def read_samples(path: Path | None, n_each: int) -> tuple[Sample, ...]:
     return tuple(sample for of_one in found.values() for sample in of_one[:n_each] if sample.turns)
 
 
-async def categories(bench: Bench, samples: Sequence[Sample] = OWN_SAMPLES) -> AsyncGenerator[Figure, None]:
+def without_drafts(category: str) -> str:
+    return f"{category}, {NO_DRAFTS}"
+
+
+async def categories(
+    bench: Bench, samples: Sequence[Sample] = OWN_SAMPLES, *, with_plain: bool = False
+) -> AsyncGenerator[Figure, None]:
     """Measure tokens a second of greedy answers, after their first token, by category. Answers go on for 128 tokens, so
-    that what a server writes does not decide how long it is measured."""
+    that what a server writes does not decide how long it is measured. `with_plain` each answer is written without
+    drafts too, after the other: drafts would be taken from an answer that was written before."""
     for category in dict.fromkeys(sample.category for sample in samples):
-        answers = []
+        answers: dict[bool, list[TimedAnswer]] = {True: []} | ({False: []} if with_plain else {})
         for _ in range(bench.n_runs):
             for sample in samples:
                 if sample.category == category:
-                    answers += await _chat(bench, sample)
-        rate = sum(answer.n_output for answer in answers) / sum(
-            answer.n_output / answer.decode_rate for answer in answers
-        )
-        n_drafted = sum(answer.n_drafted for answer in answers)
-        note = f"{sum(answer.n_accepted for answer in answers)} of {n_drafted} drafted"
-        yield Measurement("categories", category, "tok/s", (rate,), note)
+                    for has_drafts, written in answers.items():
+                        written += await _chat(bench, sample, has_drafts=has_drafts)
+        for has_drafts, written in answers.items():
+            rate = sum(answer.n_output for answer in written) / sum(
+                answer.n_output / answer.decode_rate for answer in written
+            )
+            n_drafted = sum(answer.n_drafted for answer in written)
+            note = f"{sum(answer.n_accepted for answer in written)} of {n_drafted} drafted"
+            case = category if has_drafts else without_drafts(category)
+            yield Measurement("categories", case, "tok/s", (rate,), note)
 
 
-async def _chat(bench: Bench, sample: Sample) -> list[TimedAnswer]:
+async def _chat(bench: Bench, sample: Sample, *, has_drafts: bool) -> list[TimedAnswer]:
     messages: list[Message] = []
     answers = []
+    options = {} if has_drafts else {"speculative.n_max": 0}
     for turn in sample.turns:
         messages.append({"role": "user", "content": turn})
-        answer = await bench.client.chat(messages, _ANSWER_TOKENS, temperature=0.0, ignore_eos=True)
+        answer = await bench.client.chat(messages, _ANSWER_TOKENS, temperature=0.0, ignore_eos=True, **options)
         messages.append({"role": "assistant", "content": answer.text})
         answers.append(answer)
     return answers

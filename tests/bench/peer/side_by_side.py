@@ -38,13 +38,14 @@ from rich.table import Table
 from app.bench.client import BenchClient
 from app.bench.measurement import Figure, Measurement, Results, Unmeasured, line
 from app.bench.workloads import NO_DRAFTS, WORKLOADS, Bench, RandomText, measured_text
+from app.engine.tuning.tune_results import DISTURBED
 from quantizer.gguf.tensor_types import file_type_named
 from quantizer.system.errors import UserError
 from quantizer.system.process import python_command
 from quantizer.write.quantize import execute
 from tests.bench.models.make_model import plan_random_model
 from tests.bench.models.shapes import SHAPES
-from tests.bench.peer.categories import Sample, categories, read_samples
+from tests.bench.peer.categories import CATEGORIES, Sample, categories, read_samples, without_drafts
 from tests.bench.peer.intrusion import intrusion
 from tests.bench.peer.peer import (
     ATTENTION,
@@ -69,10 +70,19 @@ OURS = "localllm"
 _SHAPES = ("llama-3.2-1b", "gemma3-1b", "gpt-oss-2b", "lfm2-350m", "qwen3.5-0.8b", "mamba2-370m")
 _TYPE = "Q4_K_M"
 _READY_TIMEOUT_S = 180.0
-_TUNED_FILES = ("selftest.json", "tune.json")
+_TYPES_FILE = "types.json"
+_TUNED_FILES = ("selftest.json", _TYPES_FILE, "tune.json")
+_MOST_TRIES = 20  # of an idle measurement that other programs disturb
+# What measures the types of weights, and what then tunes a model.
 _TUNERS = {
-    "idle": python_command("app.engine.tuning.tuner", "{model}", "0", "--idle"),
-    "command": python_command("app.cli.main", "tune", "{model}"),
+    "idle": (
+        python_command("app.engine.tuning.type_tuner", "{threads}", "--idle"),
+        python_command("app.engine.tuning.tuner", "{model}", "{threads}", "--idle"),
+    ),
+    "command": (
+        python_command("app.cli.main", "tune", "--types", "--threads", "{threads}"),
+        python_command("app.cli.main", "tune", "{model}", "--threads", "{threads}"),
+    ),
 }
 _RESTART = "restart"  # of the server, between the two halves of this work
 
@@ -110,6 +120,7 @@ AIMS: dict[tuple[str, str], Aim] = {
     ("edit", "rename"): Aim(over_own=1.5),
     ("edit", "copy"): Aim(over_own=2.2),
     ("edit", "novel"): Aim(over_own=0.98),
+    **{("categories", category): Aim(over_own=0.98) for category in CATEGORIES},
     ("first token", "back after 3 chats"): Aim(over_best=1 / 0.3),
     (_RESTART, "next turn"): Aim(over_best=1 / 0.3),
 }
@@ -179,7 +190,7 @@ def _gain_over(ours: Measurement, other: tuple[str, Measurement]) -> float:
 def rows(measured: SideBySide) -> list[Row]:
     """Return a row for each case that ours has."""
     by_side = {peer.label: {item.key: item for item in peer.measurements} for peer in measured.peers}
-    plain = next((item for item in measured.ours.measurements if item.case == NO_DRAFTS), None)
+    plain = {item.key: item for item in measured.ours.measurements if NO_DRAFTS in item.case}
     found = []
     for item in measured.ours.measurements:
         others = [(name, figures[item.key]) for name, figures in by_side.items() if item.key in figures]
@@ -191,7 +202,8 @@ def rows(measured: SideBySide) -> list[Row]:
             )
             for is_ik in (False, True)
         )
-        own = _gain(item, plain) if plain and item.work == "edit" else None
+        plain_case = NO_DRAFTS if item.work == "edit" else without_drafts(item.case)
+        own = _gain(item, plain[key]) if (key := replace(item, case=plain_case).key) in plain else None
         found.append(Row(item, by_side.get(DEFAULT, {}).get(item.key), best, own, ik))
     return found
 
@@ -304,7 +316,8 @@ class _Turn:
     async def _measured(
         self, side: Side, folder: Path, seed: int, *, in_cpu_s: bool
     ) -> AsyncGenerator[Figure | None, None]:
-        more = {"intrusion": intrusion, "categories": partial(categories, samples=self._samples)}
+        of_kinds = partial(categories, samples=self._samples, with_plain=self._name == OURS)
+        more = {"intrusion": intrusion, "categories": of_kinds}
         work = (WORKLOADS | more | restart_workloads(folder / "conversation.json"))[self._work]
         with side.start(folder) as running:
             clock = processor_clock(running.process_ids) if in_cpu_s else time.perf_counter
@@ -374,7 +387,7 @@ def _merged(label: str, model: str, figures: Sequence[Figure]) -> Results:
 
 
 def _measure(options: argparse.Namespace, shape: str) -> SideBySide:
-    model, tuned = _prepared(options.folder, shape, options.tune)
+    model, tuned = _prepared(options.folder, shape, options.tune, in_cpu_s=options.processor_time)
     samples = read_samples(options.samples, options.n_samples)
     figures: dict[str, list[Figure]] = {OURS: []}
     loads: list[float] = []
@@ -396,21 +409,40 @@ def _measure(options: argparse.Namespace, shape: str) -> SideBySide:
     return SideBySide(ours, tuple(others), (min(loads), max(loads)))
 
 
-def _prepared(folder: Path, name: str, tune: str) -> tuple[Path, Path]:
-    """Return the model called `name`, a shape or a file, and the folder of what was measured about it."""
+def _prepared(folder: Path, name: str, tune: str, *, in_cpu_s: bool) -> tuple[Path, Path]:
+    """Return the model called `name`, a shape or a file, and the folder of what was measured about it. The types of
+    weights are measured before any model, which is then tuned with copies of the slow ones, as an installed localllm
+    does it."""
     model = Path(name) if name.endswith(".gguf") else folder / f"{name}.gguf"
-    tuned = folder / f"tuned-{tune}-{model.stem}"
+    way = f"{tune}-processor-time" if in_cpu_s else tune
+    types, tuned = folder / f"types-{way}", folder / f"tuned-{way}-{model.stem}"
     tuned.mkdir(parents=True, exist_ok=True)
     if not model.is_file():
         plan = plan_random_model(name, file_type_named(_TYPE), model)
         execute(plan, os.cpu_count() or 1, is_overwriting=False, report=lambda _event: None)
-    if tune in _TUNERS and not (tuned / "tune.json").is_file():
-        environment = os.environ | {"LOCALLLM_CACHE_DIR": str(tuned)}
-        command = [word.format(model=model) for word in _TUNERS[tune]]
-        with subprocess.Popen(command, env=environment, stdin=subprocess.PIPE) as tuner:  # it ends with its stdin
-            if tuner.wait():
-                raise subprocess.CalledProcessError(tuner.returncode, command)
+    if tune in _TUNERS:
+        of_types, of_model = _TUNERS[tune]
+        if not (types / _TYPES_FILE).is_file():
+            _tune(of_types, model, types, in_cpu_s=in_cpu_s)
+        if not (tuned / "tune.json").is_file():
+            shutil.copy(types / _TYPES_FILE, tuned)
+            _tune(of_model, model, tuned, in_cpu_s=in_cpu_s)
     return model, tuned
+
+
+def _tune(command: Sequence[str], model: Path, cache_dir: Path, *, in_cpu_s: bool) -> None:
+    """Let the `command` measure until nothing disturbs it. Raises CalledProcessError."""
+    words = [word.format(model=model, threads=int(in_cpu_s)) for word in command]
+    if in_cpu_s:
+        words.append("--processor-time")
+    for _ in range(_MOST_TRIES):
+        environment = os.environ | {"LOCALLLM_CACHE_DIR": str(cache_dir)}
+        with subprocess.Popen(words, env=environment, stdin=subprocess.PIPE) as tuner:  # it ends with its stdin
+            if tuner.wait() == 0:
+                return
+            if tuner.returncode != DISTURBED:
+                break
+    raise subprocess.CalledProcessError(tuner.returncode, words)
 
 
 def _names(known: Sequence[str], what: str, text: str) -> list[str]:
@@ -443,7 +475,10 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--folder", type=Path, default=Path(tempfile.gettempdir(), "localllm-shapes"))
     parser.add_argument("--json", type=Path, metavar="FOLDER", help="keep all samples there, for report.py")
     parser.add_argument("--seed", type=int, default=secrets.randbits(32), help="of all text; drawn when not given")
-    return parser.parse_args()
+    options = parser.parse_args()
+    if options.processor_time and options.tune == "command":
+        parser.error("--processor-time goes with --tune idle or no: the command measures by the clock")
+    return options
 
 
 def _save(folder: Path, measured: SideBySide) -> None:

@@ -74,8 +74,15 @@ def main() -> None:
                 found._look_at_s = 0.0  # the time to look at memory again has come
                 free_bytes[0] = 1 << 40
                 assert not found.serve(len(PROMPT), 2, lambda: True), "an interrupted step leaves copying to the next"
+            assert not both.has_copies
+            both.truncate(0, 0)
+            both.decode([Chunk(0, 0, PROMPT, len(PROMPT))])  # all have logits: an answer with its drafts
+            drafts_copied = both.has_copies
             copied = logits(both, len(PROMPT))
+            has_copies_after_prompt = both.has_copies
             same = {
+                "drafts copied nothing": not drafts_copied,
+                "the prompt copied": has_copies_after_prompt is (found is not None),
                 "without memory": np.array_equal(short_of_memory, many),
                 "a step of one token": np.array_equal(logits(both, 1), one),
                 "a step of a few tokens": np.array_equal(logits(both, 16), few),

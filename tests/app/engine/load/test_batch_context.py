@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -61,7 +62,8 @@ def new_backend(
     )
     config = EngineConfig(n_ctx=N_CTX, n_cells=8 * N_CTX, n_sequences=8, kv_type="f16", copies_weights=copies_weights)
     attempt: Any = SimpleNamespace(config=config)
-    return loading._batch_context(native, attempt, model, cache_dir)
+    setting = partial(loading._batch_setting, native.setting, model, config, cache_dir)
+    return loading._batch_context(native, attempt, model, setting)
 
 
 def facts(**changes: Any) -> BackendFacts:

@@ -6,11 +6,23 @@ from pathlib import Path
 
 from app.engine.load.machine_file import this_build
 from app.engine.load.run_history import fitted_rates
-from app.engine.load.type_tables import FILE_NAME, TypeTables, copies_here, gpu_key, host_key, type_tables
+from app.engine.load.type_tables import (
+    FILE_NAME,
+    TypeTables,
+    copies_here,
+    expected_step_ratios,
+    gpu_key,
+    host_key,
+    type_tables,
+)
+from app.engine.speculative.cost_model import CPU_COST_RATIOS
 from offload.devices.host import default_threads
 from offload.devices.machine import HOST_NAME, Device, DeviceKind, Machine
+from offload.footprint.model import PlannedModel, RunConfig
 from offload.speed.cost_model import expected_rates
 from offload.speed.type_costs import GraphCost, ProductCost, TypeCost, TypeTable
+from quantizer.gguf.tensor_types import file_type_named
+from tests.offload.model_outlines import header_of
 
 COST = TypeCost(*(ProductCost(n * 1e-11, n * 1e-9) for n in (5, 4, 3, 2)), others_share=0.1)
 GRAPH = GraphCost(ProductCost(1e-11, 2e-9), ProductCost(2e-11, 0.0), 3e-11, 4e-11, 5e-11, 6e-6, 0.0)
@@ -65,3 +77,17 @@ def test_copies_of_slow_types_go_by_what_was_measured_alone_for_any_number_of_th
         assert copies_here(tmp_path, asked, is_repacked=True) == {"Q4_1": "BF16"}
     tables.add(host_key(n_threads), "BF16", replace(fast, others_share=0.9))
     assert copies_here(tmp_path, 0, is_repacked=True) == {}
+
+
+def test_steps_are_expected_to_cost_what_the_measured_types_say(tmp_path: Path) -> None:
+    header = header_of("llama-3.1-8b")
+    model, tables = PlannedModel(header, header.tensors).quantized(file_type_named("Q8_0")), TypeTables(tmp_path)
+    run_config = RunConfig(is_fused=False)
+    assert expected_step_ratios(model, run_config, tmp_path, 0) == {}
+    for kind in ("Q8_0", "F32"):
+        tables.add(host_key(default_threads()), kind, COST)
+    assert expected_step_ratios(model, run_config, tmp_path, 0) == {}, "attention was not measured"
+    tables.add_graph(host_key(default_threads()), GRAPH)
+    found = expected_step_ratios(model, run_config, tmp_path, 0)
+    assert found.keys() >= CPU_COST_RATIOS.keys()
+    assert found[1] == 1.0 < found[2] < found[32]

@@ -12,6 +12,7 @@ from app.engine.speculative.cost_model import (
     MATCH_LENGTH,
     MAX_DRAFT_TOKENS,
     Acceptance,
+    DraftLedger,
     Evidence,
     Rejection,
     StepCost,
@@ -226,6 +227,121 @@ def test_measured_ratios_scale_the_usual_ones_between_and_beyond() -> None:
     assert 2 * usual.ratio(9) < found.ratio(9) < 3 * usual.ratio(9)
     assert found.ratio(48) == pytest.approx(3 * usual.ratio(48))
     assert StepCost.from_measured({}).ratios == usual.ratios
+
+
+def test_two_steps_that_cost_twice_the_expected_teach_most_of_it_and_sizes_near_them_too() -> None:
+    """As with SmolLM2 in Q4_1, of which a step of 32 tokens costs 15.4 of one and not 8.4."""
+    cost, usual = StepCost(), StepCost()
+    cost.observe(1, 0.010)
+    for _ in range(2):
+        cost.observe(32, 0.010 * 2 * usual.ratio(32))
+    assert cost.ratio(32) > 1.55 * usual.ratio(32)
+    assert 1.3 * usual.ratio(28) < cost.ratio(28) < 2 * usual.ratio(28)
+    assert cost.ratio(8) == pytest.approx(usual.ratio(8)), "four times smaller steps may use other kernels"
+
+
+def test_what_was_measured_of_a_size_is_not_changed_by_another() -> None:
+    cost = StepCost.from_measured({16: 5.0})
+    cost.observe(1, 0.010)
+    cost.observe(17, 1.0)
+    assert cost.ratio(16) == 5.0
+    assert cost.measured.keys() == {16, 17}
+
+
+def test_only_measured_sizes_are_stored_for_the_next_load() -> None:
+    cost = StepCost.from_measured({4: 2.5}, expected={1: 1.0, 64: 40.0})
+    assert cost.measured == {4: 2.5}
+    cost.observe(1, 0.010)
+    cost.observe(9, 0.060)
+    assert cost.measured.keys() == {4, 9}
+
+
+def test_expected_costs_take_the_place_of_the_usual_ones() -> None:
+    expected = {1: 1.0, 16: 8.0, 32: 16.0, 64: 32.0}
+    assert StepCost.from_measured({}, expected=expected).ratios == expected
+    assert StepCost.from_measured({16: 4.0}, expected=expected).ratio(32) == pytest.approx(8.0)
+
+
+COPIED = {24: 6.0, 32: 7.6, 64: 14.6}
+
+
+def test_copies_of_weights_count_only_while_they_are_there() -> None:
+    cost = StepCost.from_measured({}, expected={1: 1.0, 16: 8.0, 23: 11.8, 24: 12.3, 32: 16.2, 64: 33.0}, copied=COPIED)
+    assert (cost.ratio(23), cost.ratio(32)) == (11.8, 16.2)
+    cost.use_copies(are_there=True)
+    assert (cost.ratio(23), cost.ratio(24), cost.ratio(32)) == (11.8, 6.0, 7.6)
+    cost.observe(1, 0.010)
+    cost.observe(32, 0.010 * 9.6)
+    assert 7.6 < cost.ratio(32) < 9.6
+    cost.use_copies(are_there=False)
+    assert cost.ratio(32) == 16.2
+    assert cost.measured == {}, "what steps cost with copies is no cost of the model's own weights"
+
+
+def test_costs_with_copies_belong_to_the_threads_that_compute_too() -> None:
+    cost = StepCost.from_measured({}, copied=COPIED)
+    cost.use_copies(are_there=True)
+    cost.use_threads(2)
+    cost.use_threads(1)
+    cost.observe(1, 0.010)
+    cost.observe(32, 0.150)
+    assert cost.ratio(32) > 7.6
+    cost.use_threads(2)
+    assert cost.ratio(32) == 7.6
+
+
+def test_a_draft_may_lose_little_until_others_have_gained() -> None:
+    """A step of 24 tokens is the cheapest for each token and costs 5 steps of one if nothing is accepted."""
+    cost = StepCost({1: 1.0, 2: 1.5, 16: 8.3, 23: 11.8, 24: 6.0, 32: 7.6, 64: 14.6})
+    lengths, ledger = [], DraftLedger()
+    for _ in range(5):
+        found = best_draft_length([0.97] * 63, cost, 1, 1, max_loss=ledger.max_loss(n_output=10))
+        lengths.append(found.n_tokens)
+        ledger.saved_steps += cost.saved_steps(1, 1, found.n_tokens, found.n_tokens)
+    assert lengths == sorted(lengths)
+    assert (lengths[0], lengths[-1]) == (3, 23)
+
+
+@pytest.mark.parametrize("n_output", [20, 128, 1000])
+def test_an_answer_that_repeats_nothing_never_loses_more_than_a_few_steps(n_output: int) -> None:
+    """Sources that are always wrong, and cost as much as they may."""
+    ledger = DraftLedger()
+    for n_written in range(n_output):
+        ledger.observe_probe(is_accepted=False)
+        ledger.saved_steps -= max(0.0, ledger.max_loss(n_written))
+    assert -ledger.saved_steps <= 1.5 + 0.01 * n_output
+
+
+def test_what_was_expected_and_not_drafted_allows_a_draft_after_some_failed() -> None:
+    ledger = DraftLedger(saved_steps=-2.0)
+    assert ledger.max_loss(10) < 0
+    for _ in range(4):
+        ledger.observe_probe(is_accepted=True)
+    assert ledger.max_loss(10) == pytest.approx(1.6)
+    for _ in range(4):
+        ledger.observe_probe(is_accepted=False)
+    assert ledger.max_loss(10) < 0
+
+
+# Costs of steps, a chance of each token, and the tokens to draft: as expected of types, without copies and with them.
+@pytest.mark.parametrize(
+    ("expected", "has_copies", "chance", "n_tokens"),
+    [
+        ({1: 1.0, 64: 64.0}, False, 0.99, 0),  # a kernel that takes a token after the other
+        ({1: 1.0, 16: 8.3, 32: 16.2, 64: 33.3}, False, 0.4, 0),
+        ({1: 1.0, 16: 8.3, 32: 16.2, 64: 33.3}, False, 0.45, 0),
+        ({1: 1.0, 2: 1.5, 16: 8.3, 32: 16.2, 64: 33.3}, False, 0.7, 1),
+        ({1: 1.0, 2: 1.5, 16: 8.3, 23: 11.8, 24: 12.3, 32: 16.2, 64: 33.3}, True, 0.97, 23),
+        ({1: 1.0, 2: 1.5, 16: 8.3, 23: 11.8, 24: 12.3, 32: 16.2, 64: 33.3}, True, 0.4, 0),
+        ({1: 1.0, 64: 1.01}, False, 0.4, 4),
+    ],
+)
+def test_a_draft_is_as_long_as_its_price_and_its_chances_make_worthwhile(
+    expected: dict[int, float], has_copies: bool, chance: float, n_tokens: int
+) -> None:
+    cost = StepCost.from_measured({}, expected=expected, copied=COPIED)
+    cost.use_copies(are_there=has_copies)
+    assert best_draft_length([chance] * MAX_DRAFT_TOKENS, cost, n_step=1, n_answers=1).n_tokens == n_tokens
 
 
 @given(st.integers(1, 200), st.dictionaries(st.integers(1, 64), st.floats(0.5, 50), min_size=2))

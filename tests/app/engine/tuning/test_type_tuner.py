@@ -66,4 +66,4 @@ def test_measuring_in_idle_moments_ends_when_others_compute(
 
     readings = times()
     monkeypatch.setattr(type_tuner, "load_settings", lambda: settings)
-    assert type_tuner._tune_idle(1, lambda: next(readings)) == status
+    assert type_tuner._tune_idle(SMALL, lambda: next(readings)) == status
