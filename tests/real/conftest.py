@@ -81,6 +81,7 @@ def start_real(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[..
     """Start services over llama.cpp, each in folders of its own unless it is given some."""
     clean = {name: value for name, value in os.environ.items() if not name.startswith("LOCALLLM_")}
     fixed = {"ENGINE": "llama", "PORT": "0", "KEEP_ALIVE": "24h", "IDLE_TUNE": "false", "PREFILL_AHEAD": "false"}
+    fixed |= {"WEIGHT_COPIES": "false"}  # or a prompt would have other bits once they are made
     environment = clean | {f"LOCALLLM_{name}": value for name, value in fixed.items()}
     with command_starter(environment) as starter, started_services(starter, environment) as start:
 

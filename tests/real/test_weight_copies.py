@@ -26,7 +26,7 @@ def copied(
     for name, pace_s in (("Q4_1", 5e-11), ("BF16", 1e-11)):
         each = ProductCost(pace_s, 0.0)
         TypeTables(cache_dir).add(host_key(default_threads()), name, TypeCost(each, each, each, each, 0.0))
-    service = start_real(model=str(smollm_file), ctx="2048", cache_dir=str(cache_dir))
+    service = start_real(model=str(smollm_file), ctx="2048", cache_dir=str(cache_dir), weight_copies="true")
     _next_token(service, PASSAGE + "\n\n" + PASSAGE)  # pays for them
     settings = {item["name"]: item["value"] for item in service.model()["settings"]}
     assert settings["weights for prompts"].startswith("Q4_1 as BF16 from 24 tokens a step")

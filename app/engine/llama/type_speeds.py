@@ -29,9 +29,11 @@ from offload.speed.type_costs import (
     GraphCost,
     ProductCost,
     TypeCost,
+    is_repacked,
     kind_of,
+    type_of,
 )
-from quantizer.gguf.tensor_types import WEIGHT_TYPES, TensorType
+from quantizer.gguf.tensor_types import WEIGHT_TYPES, TensorType, tensor_type_named
 from quantizer.mix.type_rules import needs_imatrix
 from quantizer.system.errors import EngineError
 from quantizer.write.dtype_conversion import encode
@@ -96,6 +98,17 @@ class TypeBench:
             if self._extra:
                 yield kind_of(entry.name, is_repacked=True), partial(self._repacked_cost, entry)
 
+    def quick_cost(self, kind: str) -> TypeCost | None:
+        """Return what a prompt takes with weights of `kind`, in a tenth of a second: of long rows only, and without
+        what one token takes from memory. None where the device has no such product."""
+        entry, buffer_types = tensor_type_named(type_of(kind)), self._extra if is_repacked(kind) else (self._memory,)
+        n_weights = _LONG_ROW * _Case(entry, _LONG_ROW, 0).n_rows
+        for buffer_type in buffer_types:
+            if found := self._products(_Case(entry, _LONG_ROW, buffer_type), 0, (N_FEW, N_MANY)):
+                one, cached, few, many = (ProductCost(seconds / n_weights, 0.0) for seconds in found)
+                return TypeCost(one, cached, few, many)
+        return None
+
     def _repacked_cost(self, entry: TensorType) -> TypeCost | None:
         # llama.cpp takes the first buffer type that has such a product
         return next((cost for buffer_type in self._extra if (cost := self._cost(entry, buffer_type))), None)
@@ -104,7 +117,8 @@ class TypeBench:
         """Return the cost of a type: what it takes for long rows and short ones gives that of a weight and of a row."""
         short = next(n_columns for n_columns in _SHORT_ROWS if entry.fits(n_columns))
         cases = [_Case(entry, n_columns, buffer_type) for n_columns in (_LONG_ROW, short)]
-        found = [self._products(case) for case in cases]
+        n_bytes = UNCACHED_BYTES if self._is_host else _GPU_BYTES
+        found = [self._products(case, n_bytes) for case in cases]
         if not all(found):
             return None
         lines = zip(*(times for times in found if times), strict=True)
@@ -114,22 +128,21 @@ class TypeBench:
         )
         return TypeCost(one, cached, few, many, steps=tuple(steps))
 
-    def _products(self, case: _Case) -> tuple[float, ...] | None:
-        """Return the seconds of a product with one vector, from memory and from caches, and for each of N_FEW, N_MANY
-        and N_STEP vectors at once; None where the device has no such product, or no memory for it."""
+    def _products(self, case: _Case, n_bytes: int, columns: Sequence[int] = _N_COLUMNS) -> tuple[float, ...] | None:
+        """Return the seconds of a product with one vector, from matrices of `n_bytes` and from caches, and for each of
+        so many vectors at once as `columns` has; None where the device has no such product, or no memory for it."""
         kind, shape = case.kind, (case.n_columns, case.n_rows)
-        n_bytes = UNCACHED_BYTES if self._is_host else _GPU_BYTES
-        n_matrices = -(-n_bytes // kind.tensor_bytes(shape))
+        n_matrices = max(1, -(-n_bytes // kind.tensor_bytes(shape)))
         with ExitStack() as owned:
             weights, values = new_context(n_matrices, 0, owned), new_context(n_matrices + _N_CACHED + 32, 0, owned)
             matrices = [_new(weights, kind.type_id, *shape) for _ in range(n_matrices)]
             if not (buffer := allocated(weights, case.buffer_type, owned)):
                 return None
             mark_as_weights(buffer)
-            inputs = {n: _new(values, _F32, case.n_columns, n) for n in (1, *_N_COLUMNS)}
-            several = {n: _multiply(values, matrices[0], inputs[n]) for n in _N_COLUMNS}
+            inputs = {n: _new(values, _F32, case.n_columns, n) for n in (1, *columns)}
+            several = {n: _multiply(values, matrices[0], inputs[n]) for n in columns}
             supports = ggml_function("ggml_backend_dev_supports_op", c_bool, c_void_p, c_void_p)
-            if not supports(self._device, several[N_FEW]):
+            if not supports(self._device, several[columns[0]]):
                 return None
             from_memory = [_multiply(values, matrix, inputs[1]) for matrix in matrices]
             cached = [_multiply(values, matrices[0], inputs[1]) for _ in range(_N_CACHED)]
@@ -137,8 +150,8 @@ class TypeBench:
                 return None
             random = np.random.default_rng(1)
             rows = random.standard_normal((_N_DIFFERENT_ROWS, case.n_columns), np.float32) * np.float32(_SPREAD)
-            columns = [(slice(None), np.ones(case.n_columns, np.float32))] if needs_imatrix(kind) else None
-            data = encode(rows, kind, kind.name, columns) * (case.n_rows // _N_DIFFERENT_ROWS)
+            weighing = [(slice(None), np.ones(case.n_columns, np.float32))] if needs_imatrix(kind) else None
+            data = encode(rows, kind, kind.name, weighing) * (case.n_rows // _N_DIFFERENT_ROWS)
             for matrix in matrices:
                 _write(matrix, data)
             for n, tensor in inputs.items():

@@ -40,6 +40,7 @@ from app.engine.load.planner import (
     requested_run,
     size_context,
 )
+from app.engine.load.quick_types import measure_prompts
 from app.engine.load.run_history import RunHistory, RunRecorder, SpeedSample
 from app.engine.load.self_test import NOTICE, run_self_test
 from app.engine.load.slow_types import slow_type_notice
@@ -70,6 +71,7 @@ from app.settings.folders import cache_warning
 from offload.devices.host import LoadMeter, host_memory
 from offload.devices.machine import HOST_NAME, Device, DeviceKind
 from offload.footprint.model import ENGINE_BYTES, PlannedModel
+from offload.format import format_memory
 from offload.placement.load_parameters import DeviceUsage
 from offload.placement.search import ALL_ON_HOST, margin_bytes
 from offload.speed.type_costs import copy_bytes
@@ -191,6 +193,10 @@ def load_model(path: Path, config: EngineConfig, cache_dir: Path, listener: Load
             step_cost = measure_step_cost(native.backend, native.setting, known)
         else:
             step_cost = expected(native.setting, COPY_FROM, known)
+        if (wanted := dict(prepared.choice.setting.copies)) and not attempt.setting.copies:
+            CopyRoom(listener.on_notice).refuse(
+                copy_bytes(planner.model.tensors, wanted), "the model leaves too little memory beside it"
+            )
         if not native.backend.facts.can_generate:
             listener.on_notice(f"{header.path.name} makes embeddings or ranks documents; it cannot chat.")
         place = partial(devices.parameters, setting=attempt.setting)
@@ -256,6 +262,8 @@ def _prepare(path: Path, requested: EngineConfig, cache_dir: Path, listener: Loa
     key, tuned, tuned_as = model_key(path), TuneFile(cache_dir), tune_key(header)
     # A head borrows matrices of the model, whose pointers must not be exchanged.
     with_head = bool(config.draft_path) and is_head(read_header(Path(config.draft_path)))
+    if config.copies_weights and not with_head and not devices.has_gpu:
+        measure_prompts(tensors_of(header), cache_dir, config.n_threads, is_safe=tested.is_safe)
     copies = copies_of(tensors_of(header), cache_dir, config.n_threads, is_repacked=tested.is_safe)
     choice = choose_setting(
         tuned.measured(tuned_as),
@@ -320,7 +328,7 @@ def _open(
         has_room = host_memory().free_bytes > _SPARE_SHARE * file_bytes
         if setting.plain_from and not (has_room and model.map_plain_weights(header)):
             setting = replace(setting, plain_from=0)
-        if setting.copies and not model.add_copies(dict(setting.copies), _has_room):
+        if setting.copies and not model.add_copies(dict(setting.copies), CopyRoom(listener.on_notice)):
             setting = replace(setting, copies=())
         log.take_buffers()  # those of contexts that looked for weights count nowhere
         backend = model.context(attempt.config, setting, head=loaded_head)
@@ -337,11 +345,31 @@ def _open(
         )
 
 
-def _has_room(n_bytes: int) -> bool:
-    """Return whether `n_bytes` may be taken: the margin of plans stays free."""
-    memory = host_memory()
-    host = Device(name=HOST_NAME, kind=DeviceKind.CPU, total_bytes=memory.total_bytes, free_bytes=memory.free_bytes)
-    return n_bytes <= memory.free_bytes - margin_bytes(host)
+@dataclass(slots=True)
+class CopyRoom:
+    """Says whether copies may take memory, or keep it for 0 bytes: the margin of plans stays free. The first time that
+    they may not, the user is told."""
+
+    on_notice: Callable[[str], None] = lambda _text: None
+    _has_noticed: bool = False
+
+    def __call__(self, n_bytes: int) -> bool:
+        memory = host_memory()
+        host = Device(name=HOST_NAME, kind=DeviceKind.CPU, total_bytes=memory.total_bytes, free_bytes=memory.free_bytes)
+        spare_bytes = memory.free_bytes - margin_bytes(host)
+        if n_bytes > spare_bytes:
+            self.refuse(n_bytes, f"{format_memory(max(0, spare_bytes))} can be spared")
+        return n_bytes <= spare_bytes
+
+    def refuse(self, n_bytes: int, spare: str) -> None:
+        """Tell the user once that copies of `n_bytes` have no place, or with 0 bytes had to give theirs back."""
+        if self._has_noticed:
+            return
+        self._has_noticed = True
+        cause = "memory is short, so the faster copy of the weights was given back"
+        if n_bytes:
+            cause = f"a faster copy of the weights needs {format_memory(n_bytes)}, and {spare}"
+        self.on_notice(f"Prompts read slower than they could: {cause}. Close programs that take memory.")
 
 
 def _expected_costs(
@@ -416,7 +444,7 @@ def _batch_context(
                 profile = model.profile(replace(requested_run(size, is_fused=True), n_ubatch=setting.n_ubatch))
                 n_bytes = profile.cache_bytes + profile.compute_bytes + profile.host_bytes - ENGINE_BYTES
                 if n_bytes + copied_bytes * has_copies <= limit_bytes:
-                    copies = native.model.new_copies(wanted, _has_room) if has_copies else None
+                    copies = native.model.new_copies(wanted, CopyRoom()) if has_copies else None
                     return native.model.context(size, setting, copies=copies, copy_from=_BATCH_COPY_FROM)
         needed, free = n_bytes >> 20, limit_bytes * _BATCH_MEMORY_SHARE >> 20
         cause = f"a context of their own needs {needed:,} MiB, and half of the {free:,} MiB that are free may be used."

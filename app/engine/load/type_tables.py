@@ -54,6 +54,11 @@ def host_key(n_threads: int) -> str:
     return f"{HOST_NAME} {n_threads} threads"
 
 
+def quick_key() -> str:
+    """Return the name of what `app.engine.load.quick_types` measured, which no plan uses."""
+    return f"{HOST_NAME} prompts only"
+
+
 def gpu_key(gpu: Device) -> str:
     return f"{gpu.name} {gpu.description} {gpu.total_bytes}, {driver_versions()}"
 
@@ -70,7 +75,7 @@ def type_tables(machine: Machine, cache_dir: Path, n_threads: int = 0) -> Mappin
 
 def copies_here(cache_dir: Path, n_threads: int, *, is_repacked: bool) -> dict[str, str]:
     """Return the types that this processor reads much faster as another kind, with that."""
-    return faster_copies(_quiet_table(cache_dir, n_threads), is_repacked=is_repacked)
+    return faster_copies(prompt_table(cache_dir, n_threads), is_repacked=is_repacked)
 
 
 def expected_step_ratios(
@@ -81,6 +86,13 @@ def expected_step_ratios(
     table = _quiet_table(cache_dir, n_threads)
     run_config = replace(run_config, n_prompt=2 * run_config.depth)  # for the speed of its middle is asked
     return step_ratios(model.profile(run_config), table, CPU_COST_RATIOS) if table.types else {}
+
+
+def prompt_table(cache_dir: Path, n_threads: int) -> TypeTable:
+    """Return what prompts take with weights of each kind on this processor; of kinds that are not in its table what was
+    measured for copies alone."""
+    quick = TypeTables(cache_dir).read(quick_key())
+    return TypeTable({**quick.types, **_quiet_table(cache_dir, n_threads).types})
 
 
 def _quiet_table(cache_dir: Path, n_threads: int) -> TypeTable:

@@ -14,7 +14,7 @@ from app.engine.llama.native import ggml_function
 from app.engine.llama.type_speeds import TypeBench
 from app.engine.load.self_test import run_self_test
 from app.settings.settings import load_settings
-from offload.speed.type_costs import TypeCost, TypeWork, is_repacked, type_of
+from offload.speed.type_costs import N_STEP, TypeCost, TypeWork, is_repacked, type_of
 from quantizer.gguf.tensor_types import WEIGHT_TYPES
 
 MEASURED = ("F16", "Q4_0", "Q4_K", "Q8_0", "IQ2_XS")  # plain, repacked here and there, and one that needs a matrix
@@ -41,6 +41,23 @@ def test_each_type_and_path_takes_some_time_for_each_weight(bench: TypeBench) ->
             assert part.row_s >= 0
             assert part.of(TypeWork(2e6, 2e3)) > part.of(TypeWork(1e6, 1e3))
     assert not any(found[kind] for kind in found if is_repacked(kind) and type_of(kind) == "F16")
+
+
+def test_steps_with_drafts_are_measured_by_their_size(bench: TypeBench) -> None:
+    measure = next(measure for kind, measure in bench.kinds() if kind == "Q8_0")
+    cost, work = measure(), TypeWork(2e6, 2e3)
+    assert cost is not None
+    assert len(cost.steps) == len(N_STEP)
+    seconds = [cost.step_s(n_tokens, work, 1e6) for n_tokens in (1, 16, 512)]
+    assert seconds == sorted(seconds)
+
+
+def test_what_prompts_take_is_measured_alone_in_a_moment(bench: TypeBench) -> None:
+    cost = bench.quick_cost("Q4_1")
+    assert cost is not None
+    assert min(cost.few.weight_s, cost.many.weight_s) > 0
+    assert cost.steps == ()
+    assert bench.quick_cost("F16 repacked") is None
 
 
 def test_a_build_that_must_not_repack_is_measured_as_the_file_has_it() -> None:

@@ -1,0 +1,47 @@
+"""Which types of one model read faster as a copy, measured in half a second as it is loaded for the first time.
+
+Before the table of types is there (`app.engine.tuning.type_tuner`, in an idle moment), a fresh installation would read
+the first prompts of a slow type at half the possible speed or less.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable
+from contextlib import closing
+from pathlib import Path
+
+from app.engine.load.type_tables import TypeTables, prompt_table, quick_key
+from offload.speed.type_costs import COPY_KINDS, UNQUANTIZED, is_copied, kind_of
+from quantizer.gguf.header import TensorInfo
+from quantizer.gguf.tensor_types import TENSOR_TYPES, WEIGHT_TYPES
+
+_NOTABLE_SHARE = 0.1  # of the weights: copying fewer gains little
+_NOTABLE_WEIGHTS = 32_000_000  # the prompts of smaller models take no time in any type
+
+
+def measure_prompts(tensors: Iterable[TensorInfo], cache_dir: Path, n_threads: int, *, is_safe: bool) -> None:
+    """Measure the types of the matrices that prompts multiply with, and the kinds that copies may have, those that were
+    not measured; `is_safe` is whether this build can run repacked weights. By the time of one thread, which other
+    programs do not change; what types gain over each other is much the same with more. Raises EngineError."""
+    any_kind = {entry.name: entry.name for entry in WEIGHT_TYPES.values() if entry.name not in UNQUANTIZED}
+    n_weights: dict[str, int] = {}
+    for tensor in tensors:
+        if is_copied(tensor, any_kind):
+            name = TENSOR_TYPES[tensor.type_id].name
+            n_weights[name] = n_weights.get(name, 0) + tensor.n_elements
+    names = [name for name, count in n_weights.items() if count >= _NOTABLE_SHARE * sum(n_weights.values())]
+    if sum(n_weights.values()) < _NOTABLE_WEIGHTS:
+        return
+    known = prompt_table(cache_dir, n_threads).types.keys()
+    missing = {name for name in names if name not in known}
+    if known >= {*names, *COPY_KINDS}:
+        return
+    from app.engine.llama.type_speeds import TypeBench  # native
+
+    tables = TypeTables(cache_dir)
+    with closing(TypeBench(1, repacks=is_safe, clock=time.process_time)) as bench:
+        repacked = [kind_of(name, is_repacked=True) for name in sorted(missing)] if is_safe else []
+        for kind in (*repacked, *sorted(missing), *(kind for kind in COPY_KINDS if kind not in known)):
+            if cost := bench.quick_cost(kind):
+                tables.add(quick_key(), kind, cost)
