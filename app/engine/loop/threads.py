@@ -218,7 +218,10 @@ class ThreadControl:
             return
         load, self._looked_s = self.meter.read(), now_s
         n_used, self._n_used = self._n_used, self.n_threads
-        if load is None or since_s > _STALE_S:
+        if load is None:
+            return
+        if since_s > _STALE_S:
+            self._begin_after_pause(load)
             return
         wanted = decide(load, n_used, self.n_most)
         self.use = ThreadUse(self.n_threads, self.n_most, load.others / load.n_processors, load.n_processors)
@@ -240,6 +243,14 @@ class ThreadControl:
             if each != kind.n_threads and now_s >= kind.pauses.get(each, _Pause()).until_s:
                 kind.begin_trial(each, now_s, is_promised=each == wanted)
                 return
+
+    def _begin_after_pause(self, load: ProcessorLoad) -> None:
+        """Use all threads if others were quiet while nothing was computed here; else what they take now is unknown. An
+        answer that began with the one thread of a busy hour ago took a third longer."""
+        if load.others <= QUIET_PROCESSORS and self._answers.trial is self._prompts.trial is None:
+            self._answers.pauses, self._prompts.pauses, self._is_quiet = {}, {}, True
+            self._use(self.n_most)
+            self.use = ThreadUse(self.n_most, self.n_most, load.others / load.n_processors, load.n_processors)
 
     def _compare(self, kind: _Kind, trial: _Trial, token_s: float, duration_s: float, *, is_settling: bool) -> None:
         """Count a step of a trial, end its block, and the trial once it shows enough."""

@@ -89,6 +89,21 @@ def run(machine: Machine, control: ThreadControl, duration_s: float, n_tokens: i
     return n_steps / (machine.now_s - begun_s)
 
 
+@pytest.mark.parametrize(("n_busy_meanwhile", "n_threads"), [(0, 2), (1, 1), (2, 1)])
+def test_after_a_pause_the_first_step_has_all_threads_if_nobody_computed_meanwhile(
+    n_busy_meanwhile: int, n_threads: int
+) -> None:
+    machine = Machine(2, n_busy=2)
+    control = control_of(machine)
+    run(machine, control, 20.0)
+    assert machine.n_threads == 1
+    machine.n_busy = n_busy_meanwhile
+    machine.pass_time(60.0)
+    control.look()
+    control.prepare(1)
+    assert machine.n_threads == n_threads
+
+
 loads = st.builds(
     lambda n, others, idle: ProcessorLoad(others * n, min(idle, 1 - others) * n, n),
     st.integers(1, 128),
