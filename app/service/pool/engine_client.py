@@ -142,6 +142,9 @@ class EngineOwner:
     def on_idle(self) -> None:
         """Loading has ended, or the last use."""
 
+    def on_worker_ended(self) -> None:
+        """The worker has ended, in whatever way, and its memory is free; requests may wait for the next one."""
+
     def on_unloaded(self) -> None:
         """The model is unloaded until the next use."""
 
@@ -472,6 +475,7 @@ class EngineClient:
             error = failure
         finally:
             self._is_admitted = False
+            self._owner.on_worker_ended()
         if not isinstance(self.status.error, UnfitError):  # that is a question to the user, not a failure
             self._limit.record_failure()
         self._pending.fail_all(error)

@@ -245,11 +245,14 @@ class SharedEngine(EngineOwner):
         self._tuning.interrupt()
 
     def on_idle(self) -> None:
-        self._queue.on_idle()
+        self._queue.look_again()
         self.growth.on_idle()
         for hold in self._holds.values():
             hold.ensure_timer()
         self._unload_unheld()
+
+    def on_worker_ended(self) -> None:
+        self._queue.look_again()
 
     def on_unloaded(self) -> None:
         self.growth.on_unloaded()

@@ -235,10 +235,11 @@ class LoadQueue:
         self._turn = asyncio.Lock()
         self._previous = asyncio.Event()  # the previous engine has loaded, or failed to
         self._previous.set()
-        self._became_idle = asyncio.Event()
+        self._has_changed = asyncio.Event()
 
-    def on_idle(self) -> None:
-        self._became_idle.set()
+    def look_again(self) -> None:
+        """Look whether there is room: an engine is idle, or its worker has ended."""
+        self._has_changed.set()
 
     async def admit(self, engine: EngineClient) -> None:
         """Wait until `engine` may load. Raises the planner's refusal if it would not run even alone."""
@@ -281,8 +282,8 @@ class LoadQueue:
             for other in evicted:  # block new uses, wait for the running ones, and unload in order
                 closed.enter_context(other.closed())
             while any(other.holds_memory and other.is_busy for other in evicted):
-                self._became_idle.clear()
-                await self._became_idle.wait()
+                self._has_changed.clear()
+                await self._has_changed.wait()
             for other in evicted:
                 other.unload()
                 await other.ended()

@@ -213,7 +213,7 @@ class Owner(EngineOwner):
 
     def __init__(self, queue: LoadQueue) -> None:
         self.admit = queue.admit  # type: ignore[method-assign]
-        self.on_idle = queue.on_idle  # type: ignore[method-assign]
+        self.on_idle = self.on_worker_ended = queue.look_again  # type: ignore[method-assign]
 
 
 class Engines:
@@ -333,9 +333,12 @@ async def test_a_confirmed_model_gets_all_memory() -> None:
         assert engines.ready == ["b"]
 
 
-async def test_a_worker_that_dies_while_it_is_waited_for_counts_as_unloaded() -> None:
+@pytest.mark.parametrize("is_wanted", [False, True], ids=["by a request", "by the app, and loads again"])
+async def test_a_worker_that_dies_while_it_is_waited_for_counts_as_unloaded(is_wanted: bool) -> None:
     command = python_command("app.engine.worker", "--fake", "--fake-step-ms", "2")
     async with _engines(10, {"a": 10, "b": 10}, partial(WorkerProcess.start, command)) as engines:
+        if is_wanted:
+            engines["a"].start()
         async with engines["a"].answer(ENDLESS) as events:
             await anext(events)
             request = asyncio.create_task(engines.ask("b"))
