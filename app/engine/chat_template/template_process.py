@@ -67,14 +67,20 @@ class TemplateProcess:
             await child.end()
 
     async def _request(self, job: dict[str, Any]) -> dict[str, str]:
+        """Return the reply of a child to `job`. One that dies may have been killed by others, also while it waited for
+        work: only a template at which a second one dies is to blame."""
         try:
-            child = self._child or await self._start()
-            return await _exchange(child, job, self._timeout_s)
+            try:
+                child = self._child or await self._start()
+                return await _exchange(child, job, self._timeout_s)
+            except ValueError:  # the child died, or its line is too long
+                await self._end_child()
+                return await _exchange(await self._start(), job, self._timeout_s)
         except TimeoutError:
             await self._end_child()
             cause = f"The model's chat template took more than {self._timeout_s:g} s and was stopped."
             raise RequestError(cause, "Use /v1/completions with this model, or another model.") from None
-        except ValueError:  # the child died, or its line is too long
+        except ValueError:
             await self._end_child()
             cause = "The model's chat template ended its process: it used too much memory or nested too deep."
             raise RequestError(cause, "Use /v1/completions with this model, or another model.") from None

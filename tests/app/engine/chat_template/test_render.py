@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator
 from datetime import datetime
 
 import jinja2
+import psutil
 import pytest
 
 from app.engine.chat_template.render import _compiled, render
@@ -118,6 +119,17 @@ async def test_a_template_that_fills_memory_is_an_error_and_the_next_one_works(r
 async def test_an_endless_output_is_an_error(renderer: TemplateProcess) -> None:
     with pytest.raises(RequestError, match="longer than"):
         await renderer.render("{% for i in range(90000) %}{{ 'x' * 1000 }}{% endfor %}", HELLO)
+
+
+async def test_a_renderer_that_others_kill_while_it_waits_or_works_fails_no_template(renderer: TemplateProcess) -> None:
+    assert await renderer.render("{{ 1 }}", []) == "1"
+    psutil.Process(_pid(renderer)).kill()
+    assert await renderer.render("{{ 2 }}", []) == "2"
+    rendering = asyncio.create_task(renderer.render("{% for _ in range(30000) %}3{% endfor %}", []))
+    await asyncio.sleep(0)
+    await asyncio.sleep(0)
+    psutil.Process(_pid(renderer)).kill()
+    assert await rendering == "3" * 30000
 
 
 async def test_the_reply_of_a_cancelled_render_is_not_taken_for_the_next_one(renderer: TemplateProcess) -> None:
