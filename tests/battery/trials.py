@@ -98,6 +98,7 @@ TRIALS = (
     Trial("two services of one data folder, one killed", "kills.two_services", "--answers", 30, 300, (_GUIDE,)),
     Trial("a clock that jumps", "machine.clock_jumps", "--jumps", 10, 200, (_GUIDE,)),
     Trial("too little memory, run and quantize", "machine.memory_limits", "--steps", 6, 60, (_GUIDE,)),
+    Trial("worlds on a simulated clock", "world", "--worlds", 20, 10_000),
     Trial("clients of all kinds for a while", "clients.soak", "--seconds", 20, 1_800, (_GUIDE,)),
 )
 

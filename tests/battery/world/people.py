@@ -1,0 +1,366 @@
+"""The people of a simulated world: programs that ask in five dialects, chats, jobs, and what goes wrong around them.
+
+Each question has an answer that is known beforehand, so that an answer of somebody else's, a lost piece or one that
+came twice shows at once. What somebody finds wrong is a fault of the world; an error with a cause is none.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import re
+import traceback
+from collections import Counter
+from collections.abc import Callable, Coroutine, Mapping, Sequence
+from contextlib import aclosing, suppress
+from dataclasses import dataclass, field
+from typing import Any
+
+import httpx
+
+from app.chat.backend import ConnectionState, LoadedModel
+from app.chat.conversation import Message, MessageContent, MessageState
+from app.chat.repository import InMemoryChatRepository
+from app.chat.session import OpenChat
+from app.client.service_client import ServiceClient
+from app.protocol.chat import GenerationOptions
+from app.protocol.chat import Message as ChatMessage
+from quantizer.system.errors import UserError
+from tests.battery.world.clock import Clock
+from tests.battery.world.network import Network
+from tests.battery.world.processes import Processes
+
+__all__ = ["PATIENCE_S", "Dialect", "World", "people"]
+
+PATIENCE_S = 600.0  # of the simulated clock; whoever waits longer starves
+_BUG = "has a bug"
+_LETTERS = 'abcdefghijklmnop  .,\n"\\ß€🙂'
+
+
+@dataclass(frozen=True, slots=True)
+class Dialect:
+    """A way to ask: the path, the body of a question, and the texts and the end in an answer or one event of it."""
+
+    path: str
+    body: Callable[[str], dict[str, Any]]
+    whole: Callable[[Any], str]
+    piece: Callable[[Any], str]
+    is_end: Callable[[Any], bool]
+
+
+def _messages(text: str) -> list[dict[str, str]]:
+    return [{"role": "user", "content": text}]
+
+
+def _joined(parts: Sequence[Mapping[str, Any]]) -> str:
+    return "".join(part.get("text", "") for part in parts)
+
+
+DIALECTS = (
+    Dialect(
+        "/v1/chat/completions",
+        lambda text: {"messages": _messages(text)},
+        lambda data: data["choices"][0]["message"]["content"],
+        lambda data: data["choices"][0]["delta"].get("content") or "" if data["choices"] else "",
+        lambda data: bool(data["choices"]) and data["choices"][0]["finish_reason"] is not None,
+    ),
+    Dialect(
+        "/v1/completions",
+        lambda text: {"prompt": text, "max_tokens": 1000},
+        lambda data: data["choices"][0]["text"],
+        lambda data: data["choices"][0]["text"] if data["choices"] else "",
+        lambda data: bool(data["choices"]) and data["choices"][0]["finish_reason"] is not None,
+    ),
+    Dialect(
+        "/api/chat",
+        lambda text: {"messages": _messages(text)},
+        lambda data: data["message"]["content"],
+        lambda data: data["message"]["content"],
+        lambda data: data["done"],
+    ),
+    Dialect(
+        "/v1/messages",
+        lambda text: {"messages": _messages(text), "max_tokens": 1000},
+        lambda data: _joined(data["content"]),
+        lambda data: data["delta"].get("text", "") if data["type"] == "content_block_delta" else "",
+        lambda data: data["type"] == "message_stop",
+    ),
+    Dialect(
+        "/v1/responses",
+        lambda text: {"input": text},
+        lambda data: "".join(_joined(item["content"]) for item in data["output"]),
+        lambda data: data["delta"] if data["type"] == "response.output_text.delta" else "",
+        lambda data: data["type"] == "response.completed",
+    ),
+)
+
+
+@dataclass(slots=True)
+class World:
+    """A service, its people and what came of them: faults, and how often each thing happened."""
+
+    clock: Clock
+    processes: Processes
+    network: Network
+    models: tuple[str, ...]
+    faults: list[str] = field(default_factory=list)
+    happened: Counter[str] = field(default_factory=Counter)
+
+    def fault(self, what: str) -> None:
+        self.faults.append(f"{self.clock.now_s:9.4f} s: {what}")
+
+    def text(self) -> str:
+        chance = self.clock.chance
+        return "".join(chance.choices(_LETTERS, k=chance.choice((1, 8, 40, 150)))).strip() or "x"
+
+    def http(self) -> httpx.AsyncClient:
+        return httpx.AsyncClient(transport=self.network, base_url="http://127.0.0.1:11500", timeout=None)
+
+    def check_error(self, what: str, status: int, text: str) -> None:
+        """Note an error, and whether it is one that must not be."""
+        self.happened[f"error {status} {_cause(text)}"] += 1
+        if _BUG in text or status not in (400, 404, 409, 429, 500, 503):
+            self.fault(f"{what}: {status} {text[:300]}")
+        elif status == 500 and not any(words in text for words in ("died", "engine", "unloaded", "reload")):
+            self.fault(f"{what}: an error without its cause: {text[:300]}")
+
+
+def _cause(text: str) -> str:
+    """Return the first words of the message in an error of any dialect."""
+    found = re.search(r'"(?:message|error)": ?"([^"]{1,48})', text)
+    return found.group(1) if found else text[:48]
+
+
+async def _asker(world: World) -> None:
+    """Ask some questions one after another, in any dialect, whole or streamed, and hang up on some."""
+    chance = world.clock.chance
+    async with world.http() as http:
+        for _ in range(chance.randrange(1, 6)):
+            await asyncio.sleep(world.clock.delay_s(chance.choice((0.01, 0.3, 3.0, 20.0))))
+            dialect, text, model = chance.choice(DIALECTS), world.text(), chance.choice(world.models)
+            is_endless = chance.random() < 0.15  # nobody waits for that
+            said = f"<noise>{chance.randrange(2000, 6000)}</noise>{text}" if is_endless else f"<say>{text}</say>"
+            body = {"model": model, **dialect.body(said)}
+            if dialect.path == "/api/chat":
+                body["keep_alive"] = chance.choice((0, 1, "30s", "5m", -1))
+            headers = {"x-localllm-priority": "batch"} if chance.random() < 0.15 else {}
+            asking = _streamed if chance.random() < 0.6 else _whole
+            patience_s = chance.choice((0.005, 0.1, 1.0)) if is_endless or chance.random() < 0.25 else PATIENCE_S
+            try:
+                async with asyncio.timeout(patience_s):
+                    await asking(world, http, dialect, body, headers, None if is_endless else text)
+            except TimeoutError:
+                if patience_s == PATIENCE_S:
+                    world.fault(f"{dialect.path}: no end after {PATIENCE_S:g} s")
+                world.happened["hung up"] += 1
+
+
+async def _whole(
+    world: World,
+    http: httpx.AsyncClient,
+    dialect: Dialect,
+    body: dict[str, Any],
+    headers: dict[str, str],
+    text: str | None,
+) -> None:
+    reply = await http.post(dialect.path, json={**body, "stream": False}, headers=headers)
+    if reply.status_code != 200:
+        world.check_error(dialect.path, reply.status_code, reply.text)
+        return
+    world.happened["answered"] += 1
+    if (said := dialect.whole(reply.json())) != text and text is not None:
+        world.fault(f"{dialect.path}: {said!r} instead of {text!r}")
+
+
+async def _streamed(
+    world: World,
+    http: httpx.AsyncClient,
+    dialect: Dialect,
+    body: dict[str, Any],
+    headers: dict[str, str],
+    text: str | None,
+) -> None:
+    said, n_ends, is_error = "", 0, False
+    async with http.stream("POST", dialect.path, json={**body, "stream": True}, headers=headers) as reply:
+        if reply.status_code != 200:
+            await reply.aread()
+            world.check_error(dialect.path, reply.status_code, reply.text)
+            return
+        async for line in reply.aiter_lines():
+            if not line.startswith(("data: {", "{")):
+                continue
+            data = json.loads(line.removeprefix("data: "))
+            if data.get("error") or data.get("type") in ("error", "response.failed"):
+                world.check_error(f"{dialect.path}, streamed", 500, json.dumps(data, ensure_ascii=False))
+                is_error = True
+                continue
+            said += dialect.piece(data)
+            n_ends += dialect.is_end(data)
+            if text is not None and not text.startswith(said):
+                world.fault(f"{dialect.path}, streamed: {said!r} is no beginning of {text!r}")
+                return
+    world.happened["streamed"] += 1
+    if is_error:
+        return
+    if n_ends != 1:
+        world.fault(f"{dialect.path}: {n_ends} ends of an answer, {said!r}")
+    elif said != text and text is not None:
+        world.fault(f"{dialect.path}, streamed: {said!r} instead of {text!r}")
+
+
+async def _chatter(world: World) -> None:
+    """Chat: ask, stop, ask again, read ahead. What the chat keeps is what was said."""
+    chance = world.clock.chance
+    model = chance.choice(world.models)
+    async with ServiceClient("http://127.0.0.1:11500", transport=world.network) as client:
+        opened = await InMemoryChatRepository().open()
+        connection = LoadedModel(client, ConnectionState(phase="ready", model=model, n_ctx=8192))
+        chat = OpenChat(opened, connection)
+        expected: dict[str, str] = {}
+        for _ in range(chance.randrange(1, 5)):
+            await asyncio.sleep(world.clock.delay_s(2.0))
+            if chance.random() < 0.3:
+                await _read_ahead(world, client, model)
+            text = world.text()
+            question = f"<say>{text}</say>"
+            expected[question] = text
+            chat.ask(MessageContent(role="user", content=question))
+            stops = chance.random() < 0.3
+            try:
+                async with asyncio.timeout(chance.choice((0.01, 0.3, 3.0)) if stops else PATIENCE_S):
+                    await asyncio.shield(asyncio.ensure_future(chat.wait()))
+            except TimeoutError:
+                if not stops:
+                    world.fault(f"a chat has no end after {PATIENCE_S:g} s")
+                await chat.stop()
+                world.happened["stopped"] += 1
+            _check_chat(world, chat, expected)
+        await chat.close()
+
+
+def _check_chat(world: World, chat: OpenChat, expected: Mapping[str, str]) -> None:
+    """Check what a chat keeps after an exchange: the whole text, or a beginning that is marked as such."""
+    conversation = chat.conversation
+    *_, question, last = [None, *conversation.branch] if len(conversation.branch) > 1 else (None, None)
+    if chat.is_answering:
+        world.fault("a chat still answers after its end")
+    if not isinstance(question, Message) or not isinstance(last, Message) or last.role != "assistant":
+        world.happened["no answer"] += 1
+        return
+    text = expected[question.content]
+    if last.state is MessageState.FINISHED and not conversation.errors:
+        world.happened["chatted"] += 1
+        if last.content != text:
+            world.fault(f"a chat keeps {last.content!r} as the whole of {text!r}")
+    elif not text.startswith(last.content):
+        world.fault(f"a chat keeps {last.content!r}, no beginning of {text!r}")
+
+
+async def _read_ahead(world: World, client: ServiceClient, model: str) -> None:
+    with suppress(UserError):
+        async with (
+            asyncio.timeout(PATIENCE_S),
+            aclosing(
+                client.read_ahead([ChatMessage("user", world.text() * 4)], model, GenerationOptions())
+            ) as progress,
+        ):
+            async for _ in progress:
+                world.happened["read ahead"] += 1
+
+
+async def _switcher(world: World) -> None:
+    """Load, unload, count and look, as an app and a monitor do."""
+    chance = world.clock.chance
+    async with world.http() as http:
+        for _ in range(chance.randrange(2, 10)):
+            await asyncio.sleep(world.clock.delay_s(3.0))
+            model = chance.choice(world.models)
+            method, path, body = chance.choice(
+                (
+                    ("POST", "/api/localllm/load", {"model": model}),
+                    ("POST", "/api/localllm/unload", {"model": model}),
+                    ("POST", "/api/generate", {"model": model, "keep_alive": 0, "stream": False}),
+                    ("POST", "/tokenize", {"model": model, "content": world.text()}),
+                    ("POST", "/v1/embeddings", {"model": model, "input": [world.text(), world.text()]}),
+                    ("GET", "/api/ps", None),
+                    ("GET", "/api/localllm/status", None),
+                    ("GET", "/metrics", None),
+                    ("GET", "/slots", None),
+                )
+            )
+            try:
+                async with asyncio.timeout(PATIENCE_S):
+                    reply = await http.request(method, path, json=body)
+            except TimeoutError:
+                world.fault(f"{path}: no end after {PATIENCE_S:g} s")
+                continue
+            world.happened[path] += 1
+            if reply.status_code >= 400:
+                world.check_error(path, reply.status_code, reply.text)
+
+
+async def _employer(world: World) -> None:
+    """Start, watch, cancel and retry jobs; each that was acknowledged ends once."""
+    chance = world.clock.chance
+    async with world.http() as http:
+        for _ in range(chance.randrange(1, 4)):
+            await asyncio.sleep(world.clock.delay_s(2.0))
+            kind = chance.choice(("tune", "bench"))
+            reply = await http.post("/api/localllm/jobs", json={"kind": kind, "arguments": {"model": world.models[0]}})
+            if reply.status_code >= 400:
+                world.check_error("a job", reply.status_code, reply.text)
+                continue
+            job_id = reply.json()["id"]
+            world.happened["job"] += 1
+            if chance.random() < 0.4:
+                await asyncio.sleep(world.clock.delay_s(1.0))
+                await http.post(f"/api/localllm/jobs/{job_id}/cancel")
+            await _until_ended(world, http, job_id)
+            if chance.random() < 0.3:
+                again = await http.post(f"/api/localllm/jobs/{job_id}/retry")
+                if again.status_code < 400:
+                    await _until_ended(world, http, job_id)
+
+
+async def _until_ended(world: World, http: httpx.AsyncClient, job_id: str) -> None:
+    try:
+        async with asyncio.timeout(PATIENCE_S):
+            while True:
+                reply = await http.get(f"/api/localllm/jobs/{job_id}")
+                if reply.status_code != 200:
+                    world.fault(f"an acknowledged job is lost: {reply.text[:200]}")
+                    return
+                if reply.json()["state"] in ("done", "failed", "cancelled"):
+                    world.happened[f"job {reply.json()['state']}"] += 1
+                    return
+                await asyncio.sleep(1.0)
+    except TimeoutError:
+        world.fault(f"a job has no end after {PATIENCE_S:g} s")
+
+
+async def _misfortune(world: World) -> None:
+    """Kill engines and jobs at any time, as a fault of llama.cpp or a system without memory does."""
+    chance = world.clock.chance
+    for _ in range(chance.randrange(0, 5)):
+        await asyncio.sleep(world.clock.delay_s(chance.choice((0.05, 0.5, 5.0))))
+        alive = [each for each in world.processes.running.values() if not each.is_over]
+        if alive:
+            chance.choice(world.processes.engines or alive if chance.random() < 0.6 else alive).die(
+                chance.choice((-9, -6, -11, 1))
+            )
+            world.happened["killed"] += 1
+
+
+def people(world: World) -> list[Any]:
+    """Return the coroutines of some people, drawn anew for each world."""
+    chance = world.clock.chance
+    kinds = (_asker, _asker, _asker, _chatter, _chatter, _switcher, _employer)
+    drawn = [chance.choice(kinds) for _ in range(chance.randrange(2, 10))]
+    return [_living(world, kind) for kind in (*drawn, _misfortune)]
+
+
+async def _living(world: World, kind: Callable[[World], Coroutine[Any, Any, None]]) -> None:
+    try:
+        await kind(world)
+    except Exception as error:  # the client that they use has failed them
+        world.fault(f"{kind.__name__.strip('_')}: {error!r}\n{traceback.format_exc(limit=-4)}")
