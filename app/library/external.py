@@ -25,6 +25,7 @@ from typing import Any, TypeAlias, TypeVar
 from app.library.local.model_files import ModelRef, is_model_file, model_paths, repo_of, without_heads
 from app.library.local.recipe import MAX_RECIPE_BYTES, Recipe, checked_recipe, read_recipe, recipe_path
 from quantizer.gguf.gguf_reader import ModelFileError
+from quantizer.system.errors import StorageError
 from quantizer.system.files import is_file, is_folder, sorted_glob
 
 Parsed = TypeVar("Parsed", dict[str, Any], list[Any])
@@ -136,7 +137,13 @@ def _lm_studio_models(home: Path, unreadable: _Unreadable) -> Iterator[ModelRef]
     for folder in _lm_studio_folders(home):
         if not _is_listable(folder, unreadable):
             continue
-        for path in model_paths(folder):
+        try:
+            paths = model_paths(folder)
+        except StorageError as error:  # of a folder below: the other programs' models are listed
+            if isinstance(error.__cause__, OSError):
+                unreadable.append((folder, error.__cause__))
+            continue
+        for path in paths:
             repo = repo_of(path, folder)
             if path.parent == folder / repo and "/" in repo:  # it shows no others
                 yield ModelRef(f"{repo}/{path.stem}", path, repo, "LM Studio")

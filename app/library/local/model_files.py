@@ -22,6 +22,7 @@ from typing import TypeAlias
 
 from quantizer.gguf.file_names import MAX_SHARDS, is_sidecar, shard_index, shard_path, unsplit_name
 from quantizer.system.errors import UsageError
+from quantizer.system.files import explained
 
 FileIdentity: TypeAlias = tuple[tuple[int, int] | str, ...]
 
@@ -76,12 +77,13 @@ class ModelStat:
 
 def model_paths(models_dir: Path) -> list[Path]:
     """Return the first or only file of every model, at most `MAX_FOLDERS` folders down, sorted. Hidden files and
-    folders are skipped, and so are a link to a folder above itself, and a draft head or a projector beside a model."""
+    folders are skipped, and so are a link to a folder above itself, and a draft head or a projector beside a model.
+    Raises StorageError for a folder that the system fails to list: models in it would seem to be gone."""
     return sorted(without_heads(_files_below(models_dir, MAX_FOLDERS, frozenset())))
 
 
 def head_paths(models_dir: Path) -> list[Path]:
-    """Return the draft heads and projectors that lie beside models, sorted."""
+    """Return the draft heads and projectors that lie beside models, sorted. Raises StorageError as `model_paths`."""
     files = set(_files_below(models_dir, MAX_FOLDERS, frozenset()))
     return sorted(files.difference(without_heads(files)))
 
@@ -94,10 +96,11 @@ def without_heads(files: Iterable[Path]) -> list[Path]:
 
 
 def _files_below(folder: Path, n_folders: int, above: frozenset[tuple[int, int]]) -> Iterator[Path]:
-    try:
-        entries, status = _visible(folder), folder.stat()
-    except OSError:  # missing, or it cannot be read
-        return
+    with explained(f"{folder} cannot be listed"):
+        try:
+            entries, status = _visible(folder), folder.stat()
+        except (FileNotFoundError, NotADirectoryError, PermissionError):
+            return
     here = (status.st_dev, status.st_ino)
     if here in above:
         return
@@ -110,8 +113,12 @@ def _files_below(folder: Path, n_folders: int, above: frozenset[tuple[int, int]]
 
 
 def _visible(folder: Path) -> list[os.DirEntry[str]]:
-    with os.scandir(folder) as found:
-        return [entry for entry in found if not entry.name.startswith(".")]
+    while True:
+        try:
+            with os.scandir(folder) as found:
+                return [entry for entry in found if not entry.name.startswith(".")]
+        except InterruptedError:  # Python tries most calls again, not this one
+            continue
 
 
 def _is_folder(entry: os.DirEntry[str]) -> bool:

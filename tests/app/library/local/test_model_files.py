@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import errno
 import os
 import re
 import shutil
@@ -22,7 +23,7 @@ from app.library.local.model_files import (
     repo_of,
     stat_model,
 )
-from quantizer.system.errors import UsageError
+from quantizer.system.errors import StorageError, UsageError
 from tests.app.small_models import small_model, small_shards
 
 
@@ -94,6 +95,27 @@ def test_a_file_is_changing_until_ten_seconds_after_its_last_change(tmp_path: Pa
 
 def test_a_folder_that_is_not_there_has_no_models(tmp_path: Path) -> None:
     assert model_paths(tmp_path / "nowhere") == []
+
+
+@pytest.mark.parametrize(("code", "is_listed"), [(errno.EIO, False), (errno.EMFILE, False), (errno.EINTR, True)])
+def test_a_folder_that_the_system_fails_to_list_is_an_error_and_not_a_folder_without_models(
+    tmp_path: Path, code: int, is_listed: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "org").mkdir()
+    (tmp_path / "org" / "a.gguf").touch()
+    scandir, faults = os.scandir, [OSError(code, os.strerror(code))]
+
+    def failing_once(folder: Path) -> object:
+        if folder.name == "org" and faults:
+            raise faults.pop()
+        return scandir(folder)
+
+    monkeypatch.setattr(os, "scandir", failing_once)
+    if is_listed:
+        assert model_paths(tmp_path) == [tmp_path / "org" / "a.gguf"]
+    else:
+        with pytest.raises(StorageError, match="org cannot be listed"):
+            model_paths(tmp_path)
 
 
 def test_a_split_model_is_its_first_file_and_has_all_as_parts(tmp_path: Path) -> None:
