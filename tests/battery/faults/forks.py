@@ -7,6 +7,7 @@ with its status. The forks end as a process of its own does. POSIX only.
 from __future__ import annotations
 
 import atexit
+import contextlib
 import gc
 import importlib
 import json
@@ -120,12 +121,13 @@ def main() -> None:
     for name in _IMPORTS:
         importlib.import_module(name)
     gc.freeze()
-    for line in sys.stdin:
-        process_id = os.fork()
-        if not process_id:
-            _be(json.loads(line))
-        print(process_id, flush=True)
-        print(os.waitstatus_to_exitcode(os.waitpid(process_id, 0)[1]), flush=True)
+    with contextlib.suppress(BrokenPipeError):  # whoever asks has been ended
+        for line in sys.stdin:
+            process_id = os.fork()
+            if not process_id:
+                _be(json.loads(line))
+            print(process_id, flush=True)
+            print(os.waitstatus_to_exitcode(os.waitpid(process_id, 0)[1]), flush=True)
 
 
 if __name__ == "__main__":
