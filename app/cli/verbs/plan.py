@@ -177,7 +177,8 @@ def doctor(model: str | None, rpc: str | None, wants_json: bool) -> None:
     from app.library.machine_fit.diagnostics import collect_findings, describe_machine
 
     settings = load_settings({"rpc": rpc})
-    findings = collect_findings(settings, survey(announced_rpc_endpoints(settings), settings.cache_dir), model)
+    surveyed = survey(announced_rpc_endpoints(settings), settings.cache_dir, "now")  # it may have been mended since
+    findings = collect_findings(settings, surveyed, model)
     report = describe_machine(findings)
     diagnosis = _diagnose(model, settings, findings.machine) if model else None
     if wants_json:

@@ -13,6 +13,7 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Literal, TypeAlias
 
 from app.engine.load.machine_file import MachineFile, this_build
 from app.engine.model_task import TaskProgress, run_task, serve_task
@@ -34,6 +35,11 @@ from quantizer.system.errors import EngineError, WrongProcessorError
 _LOOPBACK = ("localhost:", "127.")
 _CONNECT_TIMEOUT_S = 3.0
 _BUSY_AGE_S = 600.0  # of what a busy machine measured, before it is measured again
+_QUIET_AGE_S = 30 * 86_400.0  # of what a quiet one measured: memory of the same size may be exchanged, or set faster
+
+# Which speed of the memory is wanted: one that is stored if there is one, only of a quiet machine, or of now. Measuring
+# takes a second of all processors and of all the memory's bandwidth, also from an answer that runs.
+MemorySpeed: TypeAlias = Literal["stored", "quiet", "now"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,12 +53,12 @@ class Survey:
     is_certain: bool = True
 
 
-def survey(rpc: Sequence[str], cache_dir: Path) -> Survey:
-    """Measure the processor's memory and list the GPUs, with those of `rpc` servers, in about a second. Memory counts
-    as it was when the machine was last quiet, which is stored in `cache_dir`. Raises EngineError when that fails."""
+def survey(rpc: Sequence[str], cache_dir: Path, memory_speed: MemorySpeed = "stored") -> Survey:
+    """List the GPUs, and measure the processor's memory unless its speed is stored in `cache_dir`. Memory counts as it
+    was when the machine was last quiet. Raises EngineError when that fails."""
     check_reachable(rpc)
     memory, on_bus = host_memory(), pci_gpus()
-    bytes_per_s, is_certain = _host_bandwidth(_bandwidth_file(cache_dir), is_fresh=True)
+    bytes_per_s, is_certain = _host_bandwidth(_bandwidth_file(cache_dir), memory.total_bytes, memory_speed)
     try:
         listed = list_gpus(rpc, cache_dir)
     except WrongProcessorError:  # the self-test says so, and each load; what else is here can be listed
@@ -67,21 +73,26 @@ def _bandwidth_file(cache_dir: Path) -> MachineFile:
     return MachineFile(cache_dir / "bandwidth.json", this_build())
 
 
-def _host_bandwidth(file: MachineFile, *, is_fresh: bool) -> tuple[float, bool]:
-    """Return the bytes a second of the processor's memory, and whether the machine was quiet when it was measured.
-    Without `is_fresh` an earlier measurement is used: of a quiet machine, or of the last minutes."""
-    stored, now_s = file.entry(HOST_NAME), time.time()
-    quiet, busy = stored.get("quiet_bytes_per_s"), stored.get("busy_bytes_per_s")
-    if not is_fresh and quiet is not None:
+def _host_bandwidth(file: MachineFile, total_bytes: int, wanted: MemorySpeed) -> tuple[float, bool]:
+    """Return the bytes a second of the processor's memory of `total_bytes`, and whether the machine was quiet when it
+    was measured."""
+    now_s, hardware = time.time(), {"n_threads": default_threads(), "total_bytes": total_bytes}
+    stored = file.entry(HOST_NAME)
+    if any(stored.get(name) != value for name, value in hardware.items()):
+        stored = dict.fromkeys(stored)  # of other memory
+    quiet, busy = (
+        stored.get(f"{state}_bytes_per_s") if 0 <= now_s - (stored.get(f"{state}_at_s") or 0.0) < age_s else None
+        for state, age_s in (("quiet", _QUIET_AGE_S), ("busy", _BUSY_AGE_S))
+    )
+    if wanted != "now" and quiet is not None:
         return quiet, True
-    if not is_fresh and busy is not None and 0 <= now_s - stored.get("busy_at_s", 0.0) < _BUSY_AGE_S:
+    if wanted == "stored" and busy is not None:
         return busy, False
-    measured = measure_read_bandwidth(default_threads())
+    measured = measure_read_bandwidth(hardware["n_threads"])
     found = settled_bandwidth(measured, quiet)
-    is_quiet_now = is_quiet(measured.others_share)
-    change = {"quiet_bytes_per_s": found[0]} if is_quiet_now else {"busy_bytes_per_s": found[0], "busy_at_s": now_s}
+    state = "quiet" if is_quiet(measured.others_share) else "busy"
     with contextlib.suppress(OSError):  # the disk is full or read-only: measured again next time
-        file.update(HOST_NAME, change)
+        file.update(HOST_NAME, {**stored, **hardware, f"{state}_bytes_per_s": found[0], f"{state}_at_s": now_s})
     return found
 
 
@@ -130,8 +141,10 @@ def detect_machine(gpus: Sequence[ListedGpu], cache_dir: Path) -> Machine:
     decide nothing."""
     _keep_speeds(gpus, cache_dir)
     file = _bandwidth_file(cache_dir)
-    bytes_per_s = _host_bandwidth(file, is_fresh=False)[0] if gpus else file.entry(HOST_NAME).get("quiet_bytes_per_s")
-    return _machine(host_memory(), bytes_per_s, distinct_gpus(gpus), pci_gpus() if gpus else ())
+    memory = host_memory()
+    known = file.entry(HOST_NAME).get("quiet_bytes_per_s")
+    bytes_per_s = _host_bandwidth(file, memory.total_bytes, "stored")[0] if gpus else known
+    return _machine(memory, bytes_per_s, distinct_gpus(gpus), pci_gpus() if gpus else ())
 
 
 def _machine(

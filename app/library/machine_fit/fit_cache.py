@@ -68,7 +68,8 @@ class FitCache:
 
         with self._lock:
             if self._found is None:
-                look = self._survey or partial(survey, cache_dir=self._settings.cache_dir)
+                # what a busy machine measured must not count once it is quiet
+                look = self._survey or partial(survey, cache_dir=self._settings.cache_dir, memory_speed="quiet")
                 self._found = look(parse_rpc_endpoints(self._settings.rpc))
             return self._found
 

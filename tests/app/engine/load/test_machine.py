@@ -17,7 +17,6 @@ from app.engine.load.machine import (
     unusable_gpus,
     with_host_bandwidth,
 )
-from app.engine.load.machine_file import MachineFile, this_build
 from offload.devices.bandwidth import ReadBandwidth
 from offload.devices.gpus import ListedGpu, PciGpu
 from offload.devices.machine import Device, DeviceKind, DeviceSpeed
@@ -68,29 +67,76 @@ def test_a_gpu_of_another_machine_has_the_link_that_was_measured() -> None:
     assert not gpu_device(CARD, {}).is_remote
 
 
-def test_how_fast_memory_is_read_is_measured_once_and_only_for_a_gpu(tmp_path: Path) -> None:
-    bandwidths = MachineFile(tmp_path / "bandwidth.json", this_build())
+QUIET, BUSY = ReadBandwidth(22e9, 2, 1 << 30, 6, 0.02), ReadBandwidth(9e9, 2, 1 << 30, 6, 0.8)
+
+
+@pytest.fixture
+def measured(monkeypatch: pytest.MonkeyPatch) -> list[ReadBandwidth]:
+    """Return what measuring the memory finds next: nothing, which fails."""
+    found: list[ReadBandwidth] = []
+    monkeypatch.setattr(machine_module, "measure_read_bandwidth", lambda _n_threads: found.pop(0))
+    monkeypatch.setattr(machine_module, "list_gpus", lambda _rpc, _cache_dir: [])
+    return found
+
+
+def test_how_fast_memory_is_read_is_measured_once_and_only_for_a_gpu(
+    tmp_path: Path, measured: list[ReadBandwidth]
+) -> None:
     assert detect_machine([], tmp_path).host.bytes_per_s is None
-    bandwidths.update("CPU", {"quiet_bytes_per_s": 42e9})
-    machine = detect_machine([CARD], tmp_path)
-    assert (machine.host.bytes_per_s, machine.gpus[0].name) == (42e9, "CUDA0")
+    measured.append(QUIET)
+    for _ in range(2):
+        machine = detect_machine([CARD], tmp_path)
+        assert (machine.host.bytes_per_s, machine.gpus[0].name) == (22e9, "CUDA0")
+    assert detect_machine([], tmp_path).host.bytes_per_s == 22e9
 
 
 def test_the_memory_of_a_busy_machine_is_measured_again_once_it_is_quiet(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, measured: list[ReadBandwidth]
 ) -> None:
-    measured = [ReadBandwidth(9e9, 2, 1 << 30, 6, 0.8), ReadBandwidth(22e9, 2, 1 << 30, 6, 0.02)]
-    monkeypatch.setattr(machine_module, "measure_read_bandwidth", lambda _n_threads: measured.pop(0))
-    monkeypatch.setattr(machine_module, "list_gpus", lambda _rpc, _cache_dir: [])
+    measured.append(BUSY)
     busy = survey((), tmp_path)
     assert (busy.machine.host.bytes_per_s, busy.is_certain) == (9e9, False)
-    assert detect_machine([CARD], tmp_path).host.bytes_per_s == 9e9, "not measured again at each load"
-    quiet = survey((), tmp_path)
+    assert not survey((), tmp_path).is_certain, "not measured again for some minutes"
+    assert detect_machine([CARD], tmp_path).host.bytes_per_s == 9e9, "nor at each load"
+    measured.append(QUIET)
+    quiet = survey((), tmp_path, "quiet")
     assert (quiet.machine.host.bytes_per_s, quiet.is_certain) == (22e9, True)
     assert detect_machine([CARD], tmp_path).host.bytes_per_s == 22e9
-    measured.append(ReadBandwidth(9e9, 2, 1 << 30, 6, 0.8))
-    again = survey((), tmp_path)
+    measured.append(BUSY)
+    again = survey((), tmp_path, "now")
     assert (again.machine.host.bytes_per_s, again.is_certain) == (22e9, True)
+
+
+@pytest.mark.parametrize(
+    ("later_s", "more_threads", "more_bytes", "is_measured"),
+    [
+        (0.0, 0, 0, False),
+        (29 * 86_400.0, 0, 0, False),
+        (31 * 86_400.0, 0, 0, True),
+        (0.0, 1, 0, True),
+        (0.0, 0, GIB, True),
+    ],
+    ids=["at once", "in a month", "later", "with more processors", "with more memory"],
+)
+def test_the_memory_of_a_quiet_machine_is_measured_again_only_where_it_may_be_another_one(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    measured: list[ReadBandwidth],
+    later_s: float,
+    more_threads: int,
+    more_bytes: int,
+    is_measured: bool,
+) -> None:
+    measured.append(QUIET)
+    first = survey((), tmp_path)
+    now_s, n_threads = time.time(), machine_module.default_threads()
+    memory = replace(first.memory, total_bytes=first.memory.total_bytes + more_bytes)
+    monkeypatch.setattr(machine_module.time, "time", lambda: now_s + later_s)
+    monkeypatch.setattr(machine_module, "default_threads", lambda: n_threads + more_threads)
+    monkeypatch.setattr(machine_module, "host_memory", lambda: memory)
+    measured.append(BUSY)
+    found = survey((), tmp_path)
+    assert (found.machine.host.bytes_per_s, found.is_certain) == ((9e9, False) if is_measured else (22e9, True))
 
 
 def test_the_speed_of_a_gpu_is_measured_once_for_each_driver(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
