@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from app.chat.conversation import Chat, Message, Transcript
+from app.chat.repository import SqliteChatRepository
 from app.chat.store.chat_store import ChatStore
 from app.protocol.chat import Tool, ToolCall
 from app.protocol.errors import ContextOverflowError
@@ -24,6 +25,7 @@ from tests.app.client.scripted_client import COMPLETED, LOADING, PLAN, READY, Sc
 from tests.app.tools.fake import FakeToolBackend, FakeToolServer, ScriptedCall, fake_tool
 from tests.tui.model_scenes import client_with_models
 from tests.tui.plans import planner_for
+from tui import app as app_module
 from tui.app import LocalllmApp
 from tui.connection import ServiceConnection
 from tui.settings.controller import SettingsController
@@ -56,7 +58,8 @@ Step = tuple[str, ...]
 @dataclass(frozen=True, kw_only=True)
 class Scene:
     """A way to a screen. The app is made in a folder that `furnish` may fill; `steps` are gone one by one, and what
-    stays on the screen for a while only is `gone` at the end."""
+    stays on the screen for a while only is `gone` at the end. Chats are in memory, unless the scene `is_stored`: then
+    those in the folder are open and at the side."""
 
     name: str
     steps: tuple[Step, ...]
@@ -67,6 +70,7 @@ class Scene:
     tools: Callable[[], ToolBackend | None] = lambda: None
     first: Step = ("", "ready")
     gone: tuple[str, ...] = ()
+    is_stored: bool = False
 
     def app(self, theme: str) -> LocalllmApp:
         """Return the app as it is before the first step. Folders are relative: no picture shows this machine's."""
@@ -74,8 +78,9 @@ class Scene:
         client = self.client()
         settings = Settings(data_dir=Path("data"), cache_dir=Path("cache"))
         own = {"LOCALLLM_CONFIG": "config.toml", "LOCALLLM_DATA_DIR": "data", "LOCALLLM_CACHE_DIR": "cache"}
-        app = LocalllmApp(
+        app = (_StoredApp if self.is_stored else LocalllmApp)(
             ServiceConnection(client.opened, "guide"),
+            SqliteChatRepository(settings.data_dir) if self.is_stored else None,
             clock=getattr(client, "clock", lambda: 0.0),
             settings=settings,
             is_welcoming=self.is_welcoming,
@@ -84,6 +89,17 @@ class Scene:
         )
         app.theme = theme
         return app
+
+
+class _StoredApp(LocalllmApp):
+    """An app that closes its repository at its end, as `tui.run` does."""
+
+    CSS_PATH = Path(app_module.__file__).with_name("design") / "design.tcss"  # else sought beside this class
+
+    async def on_unmount(self) -> None:
+        repository = self.app_context.repository
+        assert isinstance(repository, SqliteChatRepository)
+        await repository.__aexit__()
 
 
 def _replying(*deltas: str, **how: Any) -> Callable[[], ScriptedClient]:
@@ -112,6 +128,26 @@ def _keep_chats() -> None:
             said = Message(id=1, parent_id=None, role="user", content=f"{title} with salt", created_ms=moment_ms)
             chat = Chat(id=1, title=title, created_ms=moment_ms, updated_ms=moment_ms, model=model, leaf_id=1)
             store.transcripts.insert(Transcript(chat, (said,)))
+        store.chats.pin(1, True)
+
+
+def _keep_answered_chats() -> None:
+    """Store two years of chats, of which the last has an answer."""
+    titles = (
+        "Leeks",
+        "A name for a boat",
+        "Sourdough",
+        "Regular expressions",
+        "Trains to Lisbon",
+        "Why is the sky blue?",
+    )
+    with ChatStore(Path("data")) as store:
+        for number, title in enumerate(titles):
+            moment_ms = MOMENT_MS + number * 120 * 86_400_000
+            asked = Message(id=1, parent_id=None, role="user", content=f"{title}, please", created_ms=moment_ms)
+            said = replace(asked, id=2, parent_id=1, role="assistant", content=ANSWER, model="guide")
+            chat = Chat(id=1, title=title, created_ms=moment_ms, updated_ms=moment_ms, model="guide", leaf_id=2)
+            store.transcripts.insert(Transcript(chat, (asked, said)))
         store.chats.pin(1, True)
 
 
@@ -462,6 +498,12 @@ SCENES = (
         steps=(("", "Llama 3.2 1B Instruct", "Memory is swapped."),),
         client=_machine_with_a_problem,
         is_welcoming=True,
+    ),
+    Scene(
+        name="sidebar",
+        steps=(("ctrl+o", "▌Why is the sky blue?", "2002", "◆Leeks", "enter open"),),
+        furnish=_keep_answered_chats,
+        is_stored=True,
     ),
     Scene(name="chats", steps=(("f5", "◆ Soup", "2 chats"),), furnish=_keep_chats),
     Scene(name="chats-search", steps=(("f5", "2 chats"), ("slash 'blu'", "1 chat")), furnish=_keep_chats),
