@@ -28,7 +28,7 @@ from app.settings.settings import SETTINGS
 from quantizer.system.errors import StorageError, UserError
 from tui.commands import APP_COMMANDS, FEATURES, Command, Feature
 from tui.design.key_names import format_keys
-from tui.design.words import cut
+from tui.design.words import cut, cut_at_word
 from tui.history.chat_list import ChatQuery, fetch_rows
 from tui.key_queue import KEYS_WAIT
 from tui.models.rows import format_size
@@ -119,7 +119,7 @@ def entry_line(entry: PaletteEntry, typed: str, n_title: int, n_keys: int, width
     title = Content.styled(shown, _TITLE)
     for position in matched_letters(entry.title, typed):
         title = title.stylize(_MATCHED, position, position + 1)
-    note = set_cell_size(cut(entry.note, n_note), n_note + 2) if is_noted else ""
+    note = set_cell_size(cut_at_word(entry.note, n_note), n_note + 2) if is_noted else ""
     padding = " " * ((n_title + 2 if is_noted else n_left + 2) - cell_len(shown))
     return Content.assemble(title, padding, (note, "$text-muted"), (f"{entry.keys:>{n_keys}}", "$text-accent"))
 

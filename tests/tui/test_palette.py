@@ -6,6 +6,7 @@ import pytest
 
 from app.chat.repository import SqliteChatRepository
 from app.protocol.errors import ServiceError
+from app.settings.settings import SETTINGS
 from tests.app.client.scripted_client import ScriptedClient
 from tests.tui.model_scenes import client_with_models
 from tui.palette import PaletteEntry, entry_line, matched_letters, rate
@@ -175,3 +176,13 @@ def test_the_rows_of_a_palette_are_as_wide_as_it_is_and_end_with_the_keys(width,
 )
 def test_the_letters_that_were_typed_are_marked(title, typed, positions):
     assert matched_letters(title, typed) == positions
+
+
+async def test_notes_end_with_a_word_and_the_selected_one_is_whole_at_80_columns(open_app):
+    async with open_app(ScriptedClient(), size=(80, 24)) as user:
+        await user.presses("ctrl+p")
+        await user.sees("Regenerate the last…")
+        await user.types("Setting: draft")
+        await user.sees("Setting: draft")
+        shown = " ".join(user.screen_text.split())
+        assert SETTINGS["draft"].help in shown, "the longest of all notes"

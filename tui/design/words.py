@@ -12,6 +12,7 @@ from app.common.terminal import counted as counted
 from app.common.terminal import speed_words as speed_words
 
 _MODEL_END_CELLS = 10
+_WORD_ENDS = " ,;:."
 _MINUTE_S, _HOUR_S, _DAY_S = 60, 3600, 86_400
 
 
@@ -67,6 +68,17 @@ def short_count(n: int) -> str:
 def cut(text: str, n_cells: int) -> str:
     """Return a line in at most `n_cells`: of a longer one the beginning."""
     return text if cell_len(text) <= n_cells else f"{set_cell_size(text, n_cells - 1)}…"
+
+
+def cut_at_word(text: str, n_cells: int) -> str:
+    """Return a line in at most `n_cells`: of a longer one whole words, unless its first is longer."""
+    shown = cut(text, n_cells)
+    if shown == text:
+        return text
+    kept = shown[:-1]
+    if text[len(kept)] not in _WORD_ENDS:
+        kept = kept.rpartition(" ")[0] or kept
+    return f"{kept.rstrip(_WORD_ENDS)}…"
 
 
 def model_label(model: str, n_cells: int) -> str:

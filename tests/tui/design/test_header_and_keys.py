@@ -7,6 +7,7 @@ import pytest
 from app.chat.backend import ConnectionState
 from tests.app.client.scripted_client import ScriptedClient, ScriptedReply
 from tests.tui.conftest import InlineSession
+from tests.tui.model_scenes import client_with_models
 from tui.design.header import model_facts
 
 
@@ -83,3 +84,19 @@ async def test_click_on_help_behind_keys_that_do_not_fit_opens_the_help(open_app
         assert "f6 models" not in user.screen_text
         await user.pilot.click(offset=(rows(user.screen_text)[-1].index("help"), 19))
         await user.sees("Keys and commands")
+
+
+@pytest.mark.parametrize("width", [40, 56, 72, 80, 100])
+async def test_keys_that_do_not_fit_are_left_out_whole_from_the_least_important(
+    open_app: InlineSession, width: int
+) -> None:
+    async def keys(n_columns: int) -> list[str]:
+        async with open_app(client_with_models(), size=(n_columns, 24)) as user:
+            await user.presses("f6")
+            await user.sees("guide", "f1 help")
+            return rows(user.screen_text)[-1].strip().split("   ")
+
+    *others, last = await keys(220)
+    *shown, help_key = await keys(width)
+    assert (shown, help_key) == (others[: len(shown)], last)
+    assert 0 < len(shown) < len(others)

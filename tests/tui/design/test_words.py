@@ -9,7 +9,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rich.cells import cell_len
 
-from tui.design.words import counted, day_heading, duration, model_label, relative_time, short_count, speed_words
+from tui.design.words import (
+    counted,
+    cut_at_word,
+    day_heading,
+    duration,
+    model_label,
+    relative_time,
+    short_count,
+    speed_words,
+)
 
 NOW = datetime(2026, 11, 18, 9, 30, tzinfo=UTC)  # a Wednesday
 
@@ -89,3 +98,23 @@ def test_label_of_a_model_never_exceeds_its_room(name: str, n_cells: int) -> Non
 def test_label_keeps_the_size_and_the_type() -> None:
     assert model_label("unsloth-Qwen3-Coder-30B-A3B-Instruct-Q4_K_M", 24) == "unsloth-Qwen3…uct-Q4_K_M"
     assert model_label("SmolLM2-135M", 24) == "SmolLM2-135M"
+
+
+@pytest.mark.parametrize(
+    ("n_cells", "line"),
+    [
+        (40, "Regenerate the last answer, or reconnect"),
+        (39, "Regenerate the last answer, or…"),
+        (28, "Regenerate the last answer…"),
+        (27, "Regenerate the last answer…"),
+        (26, "Regenerate the last…"),
+        (8, "Regener…"),
+    ],
+)
+def test_a_sentence_is_cut_behind_a_word(n_cells: int, line: str) -> None:
+    assert cut_at_word("Regenerate the last answer, or reconnect", n_cells) == line
+
+
+@given(st.text("ab 語é,", min_size=1).map(str.strip), st.integers(2, 30))
+def test_a_cut_sentence_fits(text: str, n_cells: int) -> None:
+    assert cell_len(cut_at_word(text, n_cells)) <= n_cells
