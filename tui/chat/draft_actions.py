@@ -1,5 +1,5 @@
-"""What sending the draft means: its tokens, what the model does not see or hear of it, and parts of what is too long.
-`tui.chat.composer` owns the draft itself."""
+"""What sending the draft means: its tokens, what the model does not see or hear of it, and parts of what is too long;
+and what the model reads of it before it is sent. `tui.chat.composer` owns the draft itself."""
 
 from __future__ import annotations
 
@@ -15,9 +15,11 @@ from textual.timer import Timer
 from app.chat.attachments.prompt import part_of, split_text
 from app.chat.backend import ConnectionState
 from app.chat.conversation import Attachment, MessageContent
+from app.chat.read_ahead import Draft, ReadAhead
 from app.common.terminal import printable_line
 from quantizer.system.errors import UserError
 from tui.chat.actions import ChatView
+from tui.chat.composer.composer import Composer
 from tui.chat.composer.context_forecast import ContextForecast, DraftCounter
 from tui.chat.composer.shell_command import shell_command
 from tui.commands import slash_line
@@ -33,18 +35,31 @@ _MAX_NAMED = 3
 
 
 class DraftActions:
-    """The methods that commands call, and what is said about a draft while it is typed."""
+    """The methods that commands call, and what is said about a draft while it is typed. `on_change` is called when the
+    `forecast` or `reading` changes."""
 
-    def __init__(self, view: ChatView, on_forecast: Callable[[], None]) -> None:
+    def __init__(self, view: ChatView, on_change: Callable[[], None]) -> None:
         self.forecast: ContextForecast | None = None  # of the present draft
         self._foreseen: tuple[MessageContent, ContextForecast | None] = (MessageContent(), None)  # the last one
-        self._on_forecast = on_forecast
+        self._on_change = on_change
         self._view = view
         self._screen = view.screen
         self._draft_counter = DraftCounter(lambda files: view.chat.stored.media_parts(files))
         self._forecast_timer: Timer | None = None
         self._reader_model = ""  # a local one that reads what the present one does not
         self._measured_for = ""  # the model that counted the attachments
+        controller = view.screen.app_context.settings_controller
+        self._read_ahead = ReadAhead(
+            lambda: view.chat, self._draft_to_read, lambda: controller.settings.prefill_ahead, on_change
+        )
+
+    @property
+    def reading(self) -> str:
+        """How much of the draft the model has read before it is sent, in words; empty for nothing."""
+        return self._read_ahead.words
+
+    async def close(self) -> None:
+        await self._read_ahead.close()
 
     def attach_file(self, name: str) -> None:
         if name:
@@ -101,8 +116,14 @@ class DraftActions:
 
     # What is said about a draft
 
-    def may_read_otherwise(self) -> None:
-        self.forecast_later()
+    def changed(self) -> None:
+        """Say what sending the draft means, and let the model read what of it is certain, soon. What changed may be the
+        draft, the chat or its settings."""
+        self._forecast_later()
+        self._read_ahead.look(self._view.prompt.text)
+
+    def model_changed(self) -> None:
+        self.changed()
         self.check_senses()
         state = self._view.connection.state
         if state.phase == "ready" and state.model != self._measured_for:
@@ -110,7 +131,20 @@ class DraftActions:
             for attachment in self._view.composer.attachments:
                 self.attached(attachment)
 
-    def forecast_later(self) -> None:
+    def sent(self) -> None:
+        """End the reading: the question goes on from what was read."""
+        self._read_ahead.stop()
+
+    async def _draft_to_read(self) -> Draft | None:
+        """Return the question as it is now, None for a command and while a chat opens."""
+        if not self._view.is_open.is_set() or not self._screen.own(Composer):
+            return None
+        draft, cursor = await self._view.composer.expected_draft(), self._view.prompt.n_before_cursor
+        if draft.content == "/" or slash_line(draft.content) is not None or shell_command(draft.content):
+            return None
+        return Draft(draft.content, cursor, draft.attachments, self._view.edited_id)
+
+    def _forecast_later(self) -> None:
         """Say what sending the draft means for the context, once the user pauses."""
         if self._forecast_timer is not None:
             self._forecast_timer.stop()
@@ -152,7 +186,7 @@ class DraftActions:
     def _foresee(self, forecast: ContextForecast | None) -> None:
         if forecast != self.forecast:
             self.forecast = forecast
-            self._on_forecast()
+            self._on_change()
 
     def _n_tokens_before(self) -> int:
         """Return the tokens in the context before the draft, as far as known."""

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterator, Sequence
-from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -21,7 +20,6 @@ from textual.worker import Worker
 from app.chat.activity import Activity, activity_of
 from app.chat.conversation import ChatSettings, MessageContent
 from app.chat.events import Added, ChatEvent, Note, Reading, Repeating, Written
-from app.chat.read_ahead import Draft, ReadAhead
 from app.chat.repository import DraftAutosave
 from app.chat.session import OpenChat
 from app.common.help_topics import TOPICS
@@ -35,10 +33,11 @@ from tui.chat.composer.attachment_bar import AttachmentBar
 from tui.chat.composer.attachments import AttachmentReader, files_below
 from tui.chat.composer.composer import Composer
 from tui.chat.composer.prompt_input import PromptInput
-from tui.chat.composer.shell_command import SIGN, shell_command
+from tui.chat.composer.shell_command import SIGN
 from tui.chat.draft_actions import DraftActions
 from tui.chat.format import advice
 from tui.chat.notices import NewTextLine, OtherQuestions, WaitingQuestions
+from tui.chat.other_windows import OtherWindows
 from tui.chat.settings_editor import SettingsEditor
 from tui.chat.shell_actions import ShellActions
 from tui.chat.state_line import StateLine, chat_facts
@@ -62,7 +61,6 @@ if TYPE_CHECKING:
     from tui.widgets.help import HelpSections
 
 _NAMES_WITHIN_S = 0.5
-_FOLLOWED_EVERY_S = 0.5  # as often as another window saves its answer
 
 
 class ChatScreen(CommandScreen):
@@ -91,17 +89,12 @@ class ChatScreen(CommandScreen):
         self._view = ChatView(self)
         self._messages = MessageActions(self._view)
         self._draft = DraftActions(self._view, self._show_status)
-        self._read_ahead = ReadAhead(
-            lambda: self._session.chat,
-            self._draft_to_read,
-            lambda: app_context.settings_controller.settings.prefill_ahead,
-            self._show_status,
-        )
+        self._other_windows = OtherWindows(self._view)
         self._tools = ToolActions(self._view, self._messages, self._tools_editor, self._settings_changed)
         options = SettingsActions(self._view, self._settings_editor, self._settings_changed)
         stored = OpenChatActions(self, lambda: self.sidebar.read_soon())
         self._shell = ShellActions(self._view, Path.cwd(), parse_variable_names(app_context.settings.command_variables))
-        self.command_targets = (self._messages, self._draft, self._tools, options, stored, self)
+        self.command_targets = (self._messages, self._draft, self._tools, options, stored, self._other_windows, self)
 
     @property
     def transcript(self) -> Transcript:
@@ -181,8 +174,7 @@ class ChatScreen(CommandScreen):
         self._session.attach(partial(self._draw, self.transcript), self._chat_changed, self._chat_gone)
         self._session.watch(self._answers_changed)
         self._show_status()
-        self.watch(self.app, "app_focus", self._catch_up, init=False)
-        self.set_interval(_FOLLOWED_EVERY_S, self._follow_other_window)
+        self._other_windows.begin()
         self._connection.watch(lambda: self.post_message(self.ConnectionChanged()))
         # Of the app: it mounts its first screen in a batch of updates, in which "after refresh" of the screen is before
         # anything is on the terminal.
@@ -190,7 +182,7 @@ class ChatScreen(CommandScreen):
         self.app.call_after_refresh(self.run_worker, self._open_last, group="reopen")
 
     async def on_unmount(self) -> None:
-        await self._read_ahead.close()
+        await self._draft.close()
         await self._shell.stop()
         await self._drafts.close()
         await self._session.close()
@@ -237,21 +229,7 @@ class ChatScreen(CommandScreen):
         chat = self._session.chat
         chat.unsent = self.composer.draft
         self._drafts.write(chat.draft)
-        self._foresee()
-
-    def _foresee(self) -> None:
-        """Say what sending the draft means, and let the model read what of it is certain, soon."""
-        self._draft.forecast_later()
-        self._read_ahead.look(self.prompt.text)
-
-    async def _draft_to_read(self) -> Draft | None:
-        """Return the question as it is now, None for a command and while a chat opens."""
-        if not self._view.is_open.is_set() or not list(self.own(Composer)):
-            return None
-        draft, cursor = await self.composer.expected_draft(), self.prompt.n_before_cursor
-        if draft.content == "/" or slash_line(draft.content) is not None or shell_command(draft.content):
-            return None
-        return Draft(draft.content, cursor, draft.attachments, self._view.edited_id)
+        self._draft.changed()
 
     @on(AttachmentBar.Changed)
     def _attachments_changed(self) -> None:
@@ -358,7 +336,7 @@ class ChatScreen(CommandScreen):
             activity_line.look()
         chat, forecast = self._session.chat, self._draft.forecast
         for line in self.own(StateLine):  # none is left while the app closes
-            settings, reading = chat.conversation.settings, self._read_ahead.words
+            settings, reading = chat.conversation.settings, self._draft.reading
             line.show(chat_facts(self._connection.state, chat.figures, settings, forecast, reading))
         for header in self.own(ScreenHeader):
             header.show_model(self._connection.state, self._session.activity)
@@ -368,7 +346,7 @@ class ChatScreen(CommandScreen):
     def _settings_changed(self) -> None:
         """Show the settings, and what they take of the context, to which the draft is added anew."""
         self._show_status()
-        self._foresee()
+        self._draft.changed()
 
     def _answers_changed(self, ended: Sequence[OpenChat]) -> None:
         for sidebar in self.own(ChatSidebar):
@@ -379,7 +357,7 @@ class ChatScreen(CommandScreen):
     @on(Worker.StateChanged)
     def _worked(self, event: Worker.StateChanged) -> None:
         if event.worker.group == "answer" and event.worker.is_finished and self.own(Composer):  # not while it closes
-            self._foresee()  # the context has an answer more
+            self._draft.changed()  # the context has an answer more
 
     async def _arguments_of(self, slash: str) -> Sequence[tuple[str, str]]:
         if slash == "attach":
@@ -485,7 +463,7 @@ class ChatScreen(CommandScreen):
             self.composer.put(question.content, question.attachments)
             return
         edited = self._session.conversation.messages.get(edited_id) if edited_id is not None else None
-        self._read_ahead.stop()
+        self._draft.sent()
         self._view.end_edit()
         self.transcript.mark(None)
         if edited_id is None:
@@ -551,29 +529,6 @@ class ChatScreen(CommandScreen):
 
     async def toggle_sidebar(self) -> None:
         await self.sidebar.toggle()
-
-    async def go_to_newest(self) -> None:
-        await self._view.is_open.wait()
-        with self.inform_on_error(StorageError):
-            if not await self._session.chat.go_to_newest():
-                self.inform("This is the newest message.")
-            else:
-                self._view.answer(lambda _: None)
-
-    async def _catch_up(self, has_focus: bool) -> None:
-        """Show what another window wrote in the shown chat, once the person is back at this one."""
-        if has_focus and self._view.is_open.is_set() and self._view.edited_id is None:
-            with self.inform_on_error(StorageError):
-                self.sidebar.read_soon()
-                if await self._session.chat.catch_up():
-                    self.inform("Another window went on with this chat.")
-
-    async def _follow_other_window(self) -> None:
-        """Show how the answer grows that another window writes in the shown chat."""
-        is_free = self._view.is_open.is_set() and self._view.edited_id is None and not self.is_answering
-        if is_free and self._session.conversation.elsewhere:
-            with suppress(StorageError):  # the next question reports it
-                await self._session.chat.catch_up()
 
     async def toggle_figures(self) -> None:
         await self._view.is_open.wait()
@@ -691,9 +646,8 @@ class ChatScreen(CommandScreen):
         if text := await self._session.replace_missing_model():
             await self.transcript.add_notice(text)
         self._show_status()
-        self._draft.may_read_otherwise()
-        if self.own(Composer):
-            self._read_ahead.look(self.prompt.text)
+        if self.own(Composer):  # none is left while the app closes
+            self._draft.model_changed()
         state = self._connection.state
         if state.error is not None and not self.is_answering:
             await self.transcript.add_error(state.error)

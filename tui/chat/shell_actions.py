@@ -6,11 +6,14 @@ import asyncio
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from quantizer.system.errors import UserError
 from tui.chat.actions import ChatView
 from tui.chat.composer.shell_command import run_shell_command
-from tui.chat.transcript.shell_view import ShellView
+
+if TYPE_CHECKING:
+    from tui.chat.transcript.shell_view import ShellView
 
 
 class ShellActions:
@@ -32,6 +35,8 @@ class ShellActions:
         if self._running is not None:
             self._view.screen.inform("A command is running: Esc stops it.")
             return False
+        from tui.chat.transcript.shell_view import ShellView  # not at the start
+
         self._running = asyncio.create_task(self._run(command, ShellView(command)))
         self._running.add_done_callback(self._ended)
         return True

@@ -32,7 +32,6 @@ from tui.chat.commands import MESSAGE_COMMANDS
 from tui.chat.format import answer_line
 from tui.chat.notices import ErrorPanel
 from tui.chat.tools.calls import SIGNS, FoldLine, ToolCallView
-from tui.chat.transcript.comparison import ComparisonColumn
 from tui.design.words import cut
 from tui.markdown.document import code_blocks
 from tui.markdown.widget import MarkdownText
@@ -103,6 +102,8 @@ class MessageView(Vertical, can_focus=True):
         elif self.entry.beside is None:
             yield AnswerView(self.entry)
         else:
+            from tui.chat.transcript.comparison import ComparisonColumn  # not at the start
+
             with Container(classes="comparison"):
                 for number, entry in enumerate(self._versions(), start=1):
                     yield ComparisonColumn(entry, number, AnswerView(entry), is_shown=entry is self.entry)
@@ -193,8 +194,11 @@ class MessageView(Vertical, can_focus=True):
             await summary.show(entry)
         for answer, version in zip(self.query(AnswerView), self._versions(), strict=False):
             await answer.show(version)
-        for column, version in zip(self.query(ComparisonColumn), self._versions(), strict=False):
-            column.show(version, is_shown=version is self.entry)
+        if entry.beside is not None:
+            from tui.chat.transcript.comparison import ComparisonColumn
+
+            for column, version in zip(self.query(ComparisonColumn), self._versions(), strict=False):
+                column.show(version, is_shown=version is self.entry)
         for call in self.query(ToolCallView):
             call.show(entry)
         failed = _failed(entry)
