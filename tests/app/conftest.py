@@ -51,7 +51,7 @@ def _machine_is_measured_once(tmp_path_factory: pytest.TempPathFactory) -> Itera
 
 @pytest.fixture(autouse=True, scope="session")
 def _children_of_tests_are_forked() -> Iterator[None]:
-    """Fork engines, jobs and renderers of templates from the test's process, which has imported them already."""
+    """Fork services, engines, jobs and renderers of templates from the test's process, which has imported most."""
     with pytest.MonkeyPatch.context() as patch:
         if sys.platform == "linux":
             patch.setattr("subprocess.Popen", ForkingPopen)

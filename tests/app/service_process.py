@@ -30,7 +30,8 @@ from quantizer.system.process import python_command
 __all__ = ["CommandStarter", "ForkedProcess", "ForkingPopen", "command_starter"]
 
 _FORKS = "--fork"
-_FORKED_MODULES = ("app.engine.chat_template.render", "app.cli.job_process")  # and fake engines
+_FORKED_MODULES = ("app.engine.chat_template.render", "app.cli.job_process", "quantizer.write.job")  # and see below
+_SERVES = ["serve", "--owned"]
 
 
 class ForkedProcess:
@@ -173,12 +174,13 @@ def _run_here(environment: Mapping[str, str], arguments: list[str], reading: int
 
 
 class ForkingPopen(subprocess.Popen[bytes]):
-    """Forks this process for a Python that runs one of the modules that are imported here already."""
+    """Forks this process for a Python that runs one of the modules that are imported here already, a service or an
+    engine without native code."""
 
     def __init__(self, args: Sequence[str], *rest: Any, env: Mapping[str, str] | None = None, **options: Any) -> None:
         match args:
             case [sys.executable, "-P", "-m", str(module), *arguments] if (
-                module in _FORKED_MODULES or "--fake" in arguments
+                module in _FORKED_MODULES or "--fake" in arguments or arguments[:2] == _SERVES
             ):
                 options["preexec_fn"] = partial(
                     _run_module, module, arguments, {**(os.environ if env is None else env)}
@@ -196,7 +198,9 @@ def _run_module(module: str, arguments: list[str], environment: Mapping[str, str
         signal.signal(number, signal.SIG_DFL)
     signal.signal(signal.SIGINT, signal.default_int_handler)
     sys.argv[1:] = arguments
-    sys.stdin, sys.stdout, sys.stderr = open(0), open(1, "w"), open(2, "w", buffering=1)  # noqa: SIM115
+    # In a process that a forked one forks, these replace such files: they must not close what they stand for.
+    sys.stdin, sys.stdout = open(0, closefd=False), open(1, "w", closefd=False)  # noqa: SIM115
+    sys.stderr = open(2, "w", buffering=1, closefd=False)  # noqa: SIM115
     status: object = 0
     try:
         with warnings.catch_warnings(action="ignore"):
