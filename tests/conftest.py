@@ -25,7 +25,9 @@ if sys.dont_write_bytecode:
     os.environ["PYTHONPYCACHEPREFIX"] = sys.pycache_prefix
 
 # No test is timed: Hypothesis would fail one whose example took 200 ms because the machine had other things to do.
-settings.register_profile("untimed", deadline=None)
+# Examples are others in each run: half of Hypothesis's 100 do for one. `--hypothesis-profile thorough` looks for long.
+settings.register_profile("untimed", deadline=None, max_examples=50)
+settings.register_profile("thorough", deadline=None, max_examples=1000)
 settings.load_profile("untimed")
 
 # A garbage collection after each 700 new objects, the default, took a twelfth of what tests of the TUI cost.
@@ -39,7 +41,7 @@ _numbers = count()
 def tmp_path(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Return an empty folder of the test's own, as pytest's fixture does, which lists those of all tests before it."""
     name = re.sub(r"\W", "_", request.node.name)[:30]
-    return tmp_path_factory.mktemp(f"{name}{next(_numbers)}", numbered=False)
+    return tmp_path_factory.mktemp(f"{name}{next(_numbers):04}", numbered=False)
 
 
 def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:

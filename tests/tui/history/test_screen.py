@@ -420,7 +420,10 @@ async def test_a_damaged_store_is_reported_and_the_screen_stays(open_app, tmp_pa
     (tmp_path / "data" / "chats.db").write_bytes(b"not a database" * 1000)
     async with open_app(ScriptedClient(), size=(120, 40)) as user:
         await user.presses("f5")
-        await user.sees("The chats cannot be read.", "not a database", "restore a backup", "search every chat")
+        await user.sees("The chats cannot be read.", "search every chat")
+        said = " ".join(user.screen_text.split())  # where its lines break depends on the length of the folder's path
+        assert "The file is not a database." in said
+        assert "restore a backup" in said
 
 
 async def test_words_in_one_burst_after_the_slash_are_searched_for_and_command_nothing(open_app):
