@@ -80,7 +80,7 @@ def test_a_load_in_mid_way_ends_with_the_pipe() -> None:
         child.until(messages.LoadProgress)
         assert child.process.stdin
         child.process.stdin.close()
-        assert child.process.wait(timeout=20) is not None
+        assert child.process.wait(timeout=60) is not None
         assert child.until(messages.Failed)[-1].error.cause == "Loading was stopped."
 
 

@@ -90,7 +90,7 @@ def test_a_child_ends_with_whoever_started_it() -> None:
     process.stdin.flush()
     process.stdout.readline()
     process.stdin.close()
-    assert process.wait(timeout=20) == 1
+    assert process.wait(timeout=60) == 1
     process.stdout.close()
 
 

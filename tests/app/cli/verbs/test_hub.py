@@ -151,7 +151,7 @@ def test_ctrl_c_keeps_what_came_and_the_next_pull_goes_on(
         assert process.stderr is not None
         n_seen = next(said["n_done"] for said in map(json.loads, process.stdout) if said.get("n_done", 0) > 1 << 20)
         os.kill(process.pid, signal.SIGINT)
-        process.wait(20)
+        process.wait(60)
         assert (process.returncode, process.stderr.read().strip()) == (130, "")
     hub.bytes_per_s = 0
     begun = next(said for said in events(pull(own, "org/large", "--json").stdout) if said["event"] == "fetching")

@@ -53,7 +53,7 @@ async def managing(
     path = settings.models_dir / "me" / "first" / "first.gguf"
     models.add(ModelRef("first", path), read_model_file(path)).load()
     try:
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(120):  # of a busy machine
             yield models
     finally:
         await models.close()
@@ -64,7 +64,7 @@ def calling(models: ModelManager) -> httpx.AsyncClient:
     transport = httpx.ASGITransport(
         app=create_app(models, JobManager(models.settings), ShutdownPolicy(is_owned=False), GuardPolicy())
     )
-    return httpx.AsyncClient(transport=transport, base_url="http://localhost", timeout=20)
+    return httpx.AsyncClient(transport=transport, base_url="http://localhost", timeout=120)
 
 
 def states(models: ModelManager) -> dict[str, str]:
