@@ -176,10 +176,13 @@ async def test_an_example_key_leaves_what_is_typed(open_app):
 async def _has_two_answers(user) -> None:
     for n_answers, question in enumerate(("first", "second"), 1):
         await user.asks(question)
-        await user.sees(question, "ready")
-        # the second answer is one more: while it's written, keys go to other messages
-        await user.until(lambda n=n_answers: user.screen_text.count("Hello.") == n, "an answer is missing")
-        await user.sees("ready")
+        await _has_answers(user, n_answers)
+
+
+async def _has_answers(user, n_answers: int) -> None:
+    """Wait for the line of facts below each answer: it comes last, and moves the rows that are clicked."""
+    await user.until(lambda: user.screen_text.count("tokens a second") == n_answers, "an answer is missing")
+    await user.sees("ready")
 
 
 async def test_what_is_typed_after_a_click_on_an_answer_is_typed(open_app):
@@ -249,7 +252,7 @@ async def test_a_deletion_stays_undoable_behind_the_next_question(open_app, tmp_
         await user.presses("ctrl+up", "ctrl+up", "delete")
         await user.sees("Deleted 2 messages")
         await user.asks("third")
-        await user.sees("▌ third", "ready")
+        await _has_answers(user, 2)
         rows = user.screen_text.splitlines()
         row = next(n for n, line in enumerate(rows) if "Undo" in line)
         await user.pilot.click(offset=(rows[row].index("Undo"), row))
