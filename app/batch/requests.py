@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from app.common.json_limits import too_many_parts
 from quantizer.system.errors import UsageError
 
 MAX_FILE_BYTES = 1 << 30
@@ -123,6 +124,10 @@ def each_request(
 
 def _read(number: int, line: bytes, only_url: str) -> dict[str, Any] | LineFault:
     """Return the fields of a line, or what is wrong with it."""
+    if too_many := too_many_parts(line):  # which the service would refuse later
+        parts, n, most = too_many
+        message = f"This has {n:,} {parts}, a request has at most {most:,}."
+        return LineFault(number, "invalid_json_line", message)
     try:
         fields = json.loads(line, parse_constant=_refuse_constant)
         json.dumps(fields, ensure_ascii=False).encode()  # refuses half a surrogate pair

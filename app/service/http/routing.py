@@ -27,6 +27,8 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import FileResponse, PlainTextResponse, Response
 
 from app import __version__
+from app.common.json_limits import MAX_ITEMS, STRING_OR_BRACKET, too_long_list, too_many_parts
+from app.common.terminal import printable_line
 from app.protocol.errors import RequestError
 from app.service.http.access_log import record_of
 from app.service.http.errors import RefusedError
@@ -35,16 +37,15 @@ from app.service.http.streaming import EventStream, JsonResponse
 
 BODY_TIMEOUT_S = 60.0
 MAX_DEPTH = 64
-MAX_CONTAINERS = 1_000_000
 MAX_TEXT_BYTES = 16 << 20  # of a body, as much as is tokenized; the rest are files in Base64
 MAX_DECODED_BYTES = 64 << 20  # as the guard takes of a body that is not compressed
 _WINDOW_BITS = {"gzip": 16 + zlib.MAX_WBITS, "x-gzip": 16 + zlib.MAX_WBITS, "deflate": zlib.MAX_WBITS}
-_PARSED_ON_THE_LOOP_BYTES = 256 << 10
+_PARSED_ON_THE_LOOP_BYTES = 32 << 10  # some milliseconds, where each message is small
 _ESCAPED_SURROGATE = re.compile(rb"\\u[dD][89a-fA-F]")
-_STRING_OR_BRACKET = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"|[\[{]|[\]}]', re.DOTALL)
 
 _FILE_IN_BASE64 = re.compile(rb"[A-Za-z0-9+/=_\\-]{4096,}+")  # with what escapes a slash
 
+_MOST_SHOWN = 100  # characters of a path
 _BODY, _REQUEST = "body", "request"  # names of parameters
 _SCHEMAS = "#/components/schemas/{model}"
 _JSON = "application/json"
@@ -179,15 +180,20 @@ async def read_body(request: Request, kind: type[Body]) -> Body:
         raise RefusedError(400, "disconnected", "The client went away before its request was complete.") from None
     encoding = request.headers.get("content-encoding", "")
     is_small = len(data) <= _PARSED_ON_THE_LOOP_BYTES and not encoding
-    fields = parse_object(data) if is_small else await asyncio.to_thread(lambda: parse_object(decoded(data, encoding)))
-    record_of(request.scope).fields = frozenset(fields)
-    try:
-        body = kind.model_validate(fields)
-    except ValidationError as error:
-        raise invalid_fields(error, fields) from None
-    if isinstance(body, TellsIgnored):
-        record_of(request.scope).ignored = body.ignored_fields(fields)
-    return body
+    record = record_of(request.scope)
+
+    def read() -> Body:
+        fields = parse_object(data if is_small else decoded(data, encoding))
+        record.fields = frozenset(fields)
+        try:
+            body = kind.model_validate(fields)
+        except ValidationError as error:
+            raise invalid_fields(error, fields) from None
+        if isinstance(body, TellsIgnored):
+            record.ignored = body.ignored_fields(fields)
+        return body
+
+    return read() if is_small else await asyncio.to_thread(read)
 
 
 def decoded(data: bytes, encodings: str) -> bytes:
@@ -224,9 +230,11 @@ def parse_object(data: bytes) -> dict[str, Any]:
     if n_bytes > MAX_TEXT_BYTES:
         cause = f"The request has more than {MAX_TEXT_BYTES >> 20} MiB without its pictures and sounds."
         raise RefusedError(413, "body_too_large", cause, "Send less text.")
-    if data.count(b"[") + data.count(b"{") > MAX_CONTAINERS or _is_too_deep(data):
-        cause = "The request's JSON is nested too deep or has too many parts."
-        raise RequestError(cause, f"Nest at most {MAX_DEPTH} deep.")
+    if too_many := too_many_parts(data):
+        parts, n, most = too_many
+        raise RequestError(f"The request has {n:,} {parts}.", f"Send at most {most:,}.")
+    if _is_too_deep(data):
+        raise RequestError("The request's JSON is nested too deep.", f"Nest at most {MAX_DEPTH} deep.")
     try:
         fields = json.loads(data, parse_constant=_refuse_constant, parse_float=_finite)
         if _ESCAPED_SURROGATE.search(data):
@@ -235,6 +243,12 @@ def parse_object(data: bytes) -> dict[str, Any]:
         raise RequestError(f"The request's body is not JSON: {error}.", "Send one JSON object in UTF-8.") from None
     if not isinstance(fields, dict):
         raise RequestError("The request's body is not a JSON object.", "Send one JSON object in UTF-8.")
+    if too_long := too_long_list(fields):
+        path, n_items = too_long
+        name = printable_line(path)[:_MOST_SHOWN]
+        refusal = RequestError(f"{name} has {n_items:,} items.", f"Send at most {MAX_ITEMS:,}.")
+        refusal.param = name
+        raise refusal
     return fields
 
 
@@ -242,7 +256,7 @@ def _is_too_deep(data: bytes) -> bool:
     if data.count(b"[") + data.count(b"{") <= MAX_DEPTH:
         return False
     depth = 0
-    for match in _STRING_OR_BRACKET.finditer(data):
+    for match in STRING_OR_BRACKET.finditer(data):
         token = match.group()
         depth += (token in b"[{") - (token in b"]}")
         if depth > MAX_DEPTH:

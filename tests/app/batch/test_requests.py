@@ -132,3 +132,10 @@ def test_requests_are_read_one_by_one_until_a_line_is_wrong() -> None:
     with pytest.raises(BatchFileError, match="line 3"):
         next(requests)
     assert taken[-1] == 4, "all that is wrong is said"
+
+
+def test_a_line_of_more_parts_than_a_request_may_have_is_wrong_by_its_number() -> None:
+    line = b'{"custom_id": "a", "url": "/v1/embeddings", "body": {"input": [' + b"[]," * 100_001 + b"0]}}"
+
+    with pytest.raises(BatchFileError, match=r"line 1: This has .* a request has at most 100,000"):
+        list(each_request("a.jsonl", [line]))

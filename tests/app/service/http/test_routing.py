@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import contextlib
 import json
+import threading
 from typing import Any
 
 import httpx
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from pydantic import BaseModel
+from pydantic import BaseModel, field_validator
 from starlette.applications import Starlette
 from starlette.requests import Request
 from starlette.responses import PlainTextResponse
@@ -25,6 +26,7 @@ from app.service.http.routing import (
     document,
     errors,
     parse_object,
+    read_body,
     return_type_of,
 )
 from app.service.http.streaming import EventStream, JsonResponse
@@ -124,9 +126,9 @@ def test_anything_but_a_json_object_is_refused(data: bytes) -> None:
 
 
 @pytest.mark.parametrize("unit", [b"[", b'{"a":'])
-@pytest.mark.parametrize("depth", [MAX_DEPTH + 1, 100_000])
-def test_deep_nesting_is_refused_without_recursion(unit: bytes, depth: int) -> None:
-    with pytest.raises(RequestError, match="nested too deep"):
+@pytest.mark.parametrize(("depth", "words"), [(MAX_DEPTH + 1, "nested"), (99_000, "too deep"), (10**6, "lists")])
+def test_deep_nesting_is_refused_without_recursion(unit: bytes, depth: int, words: str) -> None:
+    with pytest.raises(RequestError, match=words):
         parse_object(b'{"a":' + unit * depth)
 
 
@@ -135,9 +137,51 @@ def test_brackets_within_strings_are_no_nesting() -> None:
     assert parse_object(json.dumps({"content": text}).encode()) == {"content": text}
 
 
-def test_a_body_of_a_million_lists_is_refused_before_it_is_built() -> None:
-    with pytest.raises(RequestError, match="too many parts"):
-        parse_object(b'{"a":[' + b"[]," * 1_000_001 + b"0]}")
+@pytest.mark.parametrize(
+    ("data", "words"),
+    [
+        (
+            b'{"a":[' + b"[]," * 1_000_001 + b"0]}",
+            r"has 1,000,003 objects and lists\. Send at most 100,000",
+        ),
+        (b'{"a":[' + b"1," * 700_000 + b"0]}", r"The request has 700,000 values\. Send at most 600,000"),
+        (b'{"messages":[' + b"{}," * 10_000 + b"{}]}", r"messages has 10,001 items\. Send at most 10,000"),
+        (b'{"input":[{"content":[' + b'"a",' * 10_000 + b'""]}]}', r"input\[0\]\.content has 10,001 items"),
+    ],
+)
+def test_a_body_of_more_parts_than_any_request_has_is_refused_with_their_number(data: bytes, words: str) -> None:
+    with pytest.raises(RequestError, match=words):
+        parse_object(data)
+
+
+def test_text_with_many_brackets_and_commas_and_many_ids_of_tokens_are_taken() -> None:
+    text = "[{,}]" * 200_000
+    assert parse_object(json.dumps({"content": text}).encode()) == {"content": text}
+    assert len(parse_object(json.dumps({"prompt": [*range(500_000)]}).encode())["prompt"]) == 500_000
+
+
+async def test_a_large_body_is_validated_beside_the_loop() -> None:
+    """Nothing of it runs in the thread of the loop, which other requests need."""
+    threads = set()
+
+    class Watched(BaseModel):
+        messages: list[dict[str, str]]
+
+        @field_validator("messages")
+        @classmethod
+        def note(cls, value: object) -> object:
+            threads.add(threading.get_ident())
+            return value
+
+    data = json.dumps({"messages": [{"role": "user"}] * 9_000}).encode()
+
+    async def receive() -> dict[str, object]:
+        return {"type": "http.request", "body": data}
+
+    scope = {"type": "http", "method": "POST", "path": "/", "headers": [], "query_string": b""}
+    assert len((await read_body(Request(scope, receive), Watched)).messages) == 9_000
+    assert threads
+    assert threading.get_ident() not in threads
 
 
 def test_a_body_may_be_large_by_its_pictures_alone() -> None:
