@@ -42,7 +42,13 @@ class Schema:
     steps: tuple[tuple[str, ...], ...]
     gone: str
     holder: str = "process"
-    pragmas: tuple[str, ...] = ("journal_mode = WAL", "synchronous = FULL", "foreign_keys = ON")
+    # Without secure_delete, which only some builds of SQLite have on, what is deleted stays in the file.
+    pragmas: tuple[str, ...] = (
+        "journal_mode = WAL",
+        "synchronous = FULL",
+        "foreign_keys = ON",
+        "secure_delete = ON",
+    )
 
     @property
     def title(self) -> str:

@@ -16,14 +16,15 @@ from fnmatch import fnmatch
 from pathlib import Path
 
 from app.settings.settings import Settings
-from quantizer.system.files import explained, is_folder, make_private, private_folder, sorted_glob
-from quantizer.system.process import is_process_alive
+from quantizer.system.files import explained, is_folder, make_private, open_regular, private_folder, sorted_glob
+from quantizer.system.process import is_process_alive, process_start
 
 CHATS = "chats, drafts and prompt history"
 ATTACHED = "pictures and sounds of chats"
 REPLACED = "former contents of files that tools changed"
 _DATA, _CACHE = "data_dir", "cache_dir"
 _IN_USE = "in-use-"
+_MOST_START_BYTES = 100
 # What derives from chats: what it is, the folder, and the names in it.
 _FROM_CHATS: tuple[tuple[str, str, tuple[str, ...]], ...] = (
     (CHATS, _DATA, ("chats.db", "chats.db-wal", "chats.db-shm")),
@@ -159,7 +160,7 @@ def mark_in_use(settings: Settings) -> Iterator[None]:
     mark = settings.cache_dir / f"{_IN_USE}{os.getpid()}"
     with contextlib.suppress(OSError):  # nothing can be stored there either
         private_folder(mark.parent)
-        mark.touch()
+        mark.write_text(process_start(os.getpid()))
     try:
         yield
     finally:
@@ -172,12 +173,21 @@ def users_of(settings: Settings) -> list[str]:
     users = []
     for mark in _found(settings.cache_dir, (f"{_IN_USE}*",)):
         process = mark.name.removeprefix(_IN_USE)
-        if is_process_alive(process):
+        if is_process_alive(process, started=_start_in(mark)):
             users.append(process)
         else:
             with contextlib.suppress(OSError):  # a folder that can only be read
                 mark.unlink(missing_ok=True)
     return users
+
+
+def _start_in(mark: Path) -> str:
+    """Return what the mark says of its process' start, "" for one of a former version."""
+    try:
+        with open_regular(mark) as file:
+            return file.read(_MOST_START_BYTES).decode("ascii", "replace")
+    except OSError:
+        return ""
 
 
 def _found(folder: Path, names: tuple[str, ...]) -> Iterator[Path]:

@@ -28,7 +28,7 @@ from app.settings.parsing import (
     projector_file,
 )
 from quantizer.system.errors import UsageError
-from quantizer.system.files import PRIVATE_FILE, explained, private_folder, write_atomically
+from quantizer.system.files import PRIVATE_FILE, explained, open_regular, private_folder, write_atomically
 
 ENVIRONMENT_PREFIX = "LOCALLLM_"
 DEFAULT_PORT = 11500
@@ -468,7 +468,8 @@ def _sources(flags: Mapping[str, object], environment: Mapping[str, str]) -> Ite
     """Yield each source with its values, later ones winning."""
     path = settings_file(environment)
     try:
-        of_file = tomllib.loads(path.read_text(encoding="utf-8"))
+        with open_regular(path) as file:
+            of_file = tomllib.loads(file.read().decode())
     except FileNotFoundError:
         of_file = {}
     except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Protocol, TypeAlias
 
 from quantizer.system.errors import UserError, registered
-from quantizer.system.files import explained
+from quantizer.system.files import explained, open_regular
 
 
 @registered
@@ -46,7 +46,7 @@ class LocalFile:
 
     def read(self, start: int, stop: int) -> bytes:
         """Return the bytes [start, stop), fewer at the end of the file. Raises ModelFileError on an I/O error."""
-        with explained(f"{self.path} cannot be read", _PERMISSIONS, ModelFileError), self.path.open("rb", 0) as file:
+        with explained(f"{self.path} cannot be read", _PERMISSIONS, ModelFileError), open_regular(self.path, 0) as file:
             file.seek(start)
             return file.read(stop - start)
 

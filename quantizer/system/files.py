@@ -206,6 +206,16 @@ def open_private(path: Path, *, is_new: bool = False) -> BinaryIO:
     return open(path, "a+b", opener=lambda name, _flags: os.open(name, flags, PRIVATE_FILE))
 
 
+def open_regular(path: Path, buffering: int = -1) -> BinaryIO:
+    """Open a file that somebody else may have put there, for reading. Raises OSError for anything but a file: opening a
+    FIFO would wait for a writer without end, a device may do anything."""
+    number = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0))
+    if not stat.S_ISREG(os.fstat(number).st_mode):
+        os.close(number)
+        raise OSError(errno.EINVAL, "Not a regular file", str(path))
+    return os.fdopen(number, "rb", buffering)
+
+
 def make_private(path: Path) -> bool:
     """Take the rights of others from a file or folder of this user; return whether they had any. Links, missing files
     and those of other users stay as they are. The file is not opened: closing it would release SQLite's locks. Raises

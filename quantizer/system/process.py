@@ -70,12 +70,31 @@ def lower_priority(process_id: int, *, is_lowest: bool = False) -> None:
             process.nice(_LOWEST_NICE if is_lowest else _LOW_NICE)
 
 
-def is_process_alive(process: str) -> bool:
-    """Return whether the process with the number `process` runs; False for a text that is no number."""
+def process_start(number: int) -> str:
+    """Return what tells a process from later ones with its number: when it started, on Linux in a clock that nobody
+    sets; "" where that cannot be found."""
+    if sys.platform == "linux":
+        try:  # its name, in brackets, may contain blanks and brackets
+            return Path(f"/proc/{number}/stat").read_text(errors="replace").rpartition(")")[2].split()[19]
+        except (OSError, IndexError):
+            return ""
+    import psutil
+
+    try:
+        return f"{psutil.Process(number).create_time():.2f}"
+    except psutil.Error:
+        return ""
+
+
+def is_process_alive(process: str, started: str = "") -> bool:
+    """Return whether the process with the number `process` runs, and is the one that `started` then, as `process_start`
+    returned it; False for a text that is no number."""
     import psutil
 
     if not (process.isdecimal() and process.isascii()):
         return False
+    if started and (now := process_start(int(process))) and now != started:
+        return False  # another process has its number
     try:
         return psutil.Process(int(process)).status() != psutil.STATUS_ZOMBIE  # ended, and not yet noticed by its parent
     except psutil.NoSuchProcess:

@@ -25,7 +25,7 @@ from app.library.local.projectors import Look, find_projector, look_into, own_pr
 from app.protocol.library import LocalModel, ModelFacts, ModelFit
 from quantizer.gguf.gguf_reader import ModelFileError
 from quantizer.system.errors import StorageError, UserError
-from quantizer.system.files import explained, has_record_locks, is_file, is_folder, private_folder
+from quantizer.system.files import explained, has_record_locks, is_file, is_folder, open_regular, private_folder
 
 if TYPE_CHECKING:
     from quantizer.gguf.header import Header
@@ -327,7 +327,7 @@ def read_entry(entry: LibraryEntry, index: Index, now_s: float | None = None) ->
 def _may_grow(path: Path) -> bool:
     """Return whether the file begins like a GGUF, or has no content yet: it is empty, or zeros reserve its space."""
     try:
-        with path.open("rb") as file:
+        with open_regular(path) as file:
             return file.read(len(_MAGIC)) in (_MAGIC, b"", bytes(len(_MAGIC)))
     except OSError:
         return False

@@ -27,7 +27,7 @@ from quantizer.gguf.sampling_keys import (
     sampling_of_config,
     sampling_of_header,
 )
-from quantizer.system.files import explained, write_atomically
+from quantizer.system.files import explained, open_regular, write_atomically
 
 MAX_CONFIG_BYTES = 64 << 10
 _CATALOGUE = "catalogue_sampling.toml"
@@ -145,7 +145,7 @@ def _beside(model: Path) -> StatedSampling:
     if path is None:
         return NOTHING_STATED
     try:
-        with path.open("rb") as file:
+        with open_regular(path) as file:
             data = file.read(MAX_CONFIG_BYTES + 1)
     except OSError as error:
         return StatedSampling(ignored=(f"{path.name} cannot be read: {error.strerror}",))

@@ -14,7 +14,7 @@ from typing import Any, cast
 
 from app.protocol.chat import Message, Role
 from quantizer.gguf.gguf_reader import ModelFileError
-from quantizer.system.files import explained, write_atomically
+from quantizer.system.files import explained, open_regular, write_atomically
 
 MAX_RECIPE_BYTES = 1 << 20
 _ROLES = ("system", "user", "assistant")
@@ -56,7 +56,7 @@ def recipe_path(path: Path) -> Path:
 def read_recipe(path: Path) -> Recipe:
     """Return the recipe of the model at `path`, NO_RECIPE where there is none. Raises ModelFileError for a bad one."""
     try:
-        with recipe_path(path).open("rb") as file:
+        with open_regular(recipe_path(path)) as file:
             data = file.read(MAX_RECIPE_BYTES + 1)  # one byte more shows that it is too large
     except FileNotFoundError:
         return NO_RECIPE

@@ -21,6 +21,7 @@ from app.service.api.lmstudio.sdk_requests import UploadedFiles
 from app.service.api.text_request import PromptField
 from app.service.generation.media import DocumentReader, MediaFetcher, PromptMedia, UnreadableError
 from app.service.http.access_log import MeteredKeys, record_of
+from app.service.http.guard import may_manage
 from app.service.http.streaming import unless_gone
 from app.service.jobs.manager import JobManager
 from app.service.models.library import LibraryService, PlanService
@@ -120,7 +121,8 @@ async def model_of(
         record.notices.append(f"{name!r} is no local model: {model.ref.id}, the built-in one, answers. {remedy}")
     record.priority = BATCH_PRIORITY if request.headers.get(PRIORITY_HEADER) == BATCH else 0
     record.until_end.enter_context(model.keep_alive.in_request())
-    return model.for_request(record, idle_limit)
+    # One whose key may only use models decides neither when they go nor how long they stay.
+    return model.for_request(record, idle_limit if may_manage(request.scope) else None)
 
 
 def unload(model: ServedModel) -> None:

@@ -65,6 +65,7 @@ _SCOPES: tuple[tuple[str, frozenset[KeyScope]], ...] = (
 _UPLOADS = frozenset({"/v1/files", "/files"})
 MAX_UPLOAD_BYTES = 200 << 20
 _FORM_BYTES = 64 << 10  # around the file
+_GRANTED_KEY = "localllm.granted"  # scopes of the key of a request
 _SOCKET_KEY = "localllm.socket_key"  # scopes of a handshake, and the policy's `scopes_of` for its first message
 
 
@@ -202,7 +203,7 @@ def check(scope: Scope, policy: GuardPolicy) -> None:
             raise _missing_key()
         scope[_SOCKET_KEY] = (scopes, policy.scopes_of)
     elif policy.requires_key and not is_preflight_of_page:
-        _check_key(headers, policy, scope["path"])
+        scope[_GRANTED_KEY] = _check_key(headers, policy, scope["path"])
     length = _one(headers, "content-length")
     if length.isdecimal() and int(length[:20]) > (most := _most_bytes(scope, policy)):
         raise _too_large(most)
@@ -257,20 +258,36 @@ def _allowed_origin(headers: Headers, policy: GuardPolicy) -> str:
     return origin if origin and policy.origins.allow(origin) else ""
 
 
-def _check_key(headers: Headers, policy: GuardPolicy, path: str) -> None:
+def require_manage(scope: Scope) -> None:
+    """Raise RefusedError where the key of a request, checked already, may only use models."""
+    if not may_manage(scope):
+        raise _insufficient(KeyScope.MANAGE)
+
+
+def may_manage(scope: Scope) -> bool:
+    return KeyScope.MANAGE in scope.get(_GRANTED_KEY, ALL_SCOPES)
+
+
+def _insufficient(missing: KeyScope) -> RefusedError:
+    cause = f"This key does not have the scope {missing}."
+    return RefusedError(403, "insufficient_scope", cause, f"Create one: `localllm key new NAME --scope {missing}`.")
+
+
+def _check_key(headers: Headers, policy: GuardPolicy, path: str) -> frozenset[KeyScope]:
+    """Return the scopes of the key of a request."""
     wanted = next(
         (scopes for prefix, scopes in _SCOPES if path == prefix or (prefix.endswith("/") and path.startswith(prefix))),
         _INFER,
     )
     if not wanted:
-        return
+        return frozenset()
     scopes = policy.scopes_of(_given_key(headers))
     if not scopes:
         raise _missing_key()
     if not wanted & scopes:
         (missing,) = wanted
-        cause = f"This key does not have the scope {missing}."
-        raise RefusedError(403, "insufficient_scope", cause, f"Create one: `localllm key new NAME --scope {missing}`.")
+        raise _insufficient(missing)
+    return scopes
 
 
 def _given_key(headers: Headers) -> str:

@@ -111,3 +111,19 @@ def test_a_file_system_without_locks_is_named_as_the_cause_at_once(
     ):
         pass
     assert list(tmp_path.iterdir()) == []
+
+
+def test_what_is_deleted_is_not_in_the_file_any_more(tmp_path: Path) -> None:
+    """Builds of SQLite differ in whether they overwrite what they delete."""
+    path = tmp_path / "a.db"
+    database = Database(path, Schema("notes", (("CREATE TABLE note (text TEXT)",),), "It is gone."))
+    with database.writing() as connection:
+        connection.execute("INSERT INTO note VALUES (?)", ("a very private sentence " * 50,))
+    with database.writing() as connection:
+        connection.execute("DELETE FROM note")
+    with database.reading() as connection:
+        assert connection.execute("PRAGMA secure_delete").fetchone()[0] == 1
+        connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
+    database.close()
+
+    assert b"very private" not in b"".join(file.read_bytes() for file in tmp_path.iterdir())

@@ -114,3 +114,17 @@ def test_a_cache_that_cannot_be_listed_is_said_and_does_not_keep_the_service_fro
     assert keep_private(settings) == ["Others may read saved prefixes, which cannot be changed: Input/output error."]
     with pytest.raises(OSError, match="Input/output"):
         find_private_files(settings)  # "nothing" would be a guess
+
+
+def test_a_mark_of_a_process_whose_number_another_one_has_now_is_removed(settings: Settings) -> None:
+    mark = settings.cache_dir / f"in-use-{os.getpid()}"
+    mark.write_text("1")  # when it started: long before this process
+
+    assert users_of(settings) == []
+    assert not mark.exists()
+
+
+def test_a_mark_of_a_former_version_says_no_start(settings: Settings) -> None:
+    (settings.cache_dir / f"in-use-{os.getpid()}").touch()
+
+    assert users_of(settings) == [str(os.getpid())]

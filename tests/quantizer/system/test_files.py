@@ -5,6 +5,7 @@ import fcntl
 import io
 import logging
 import os
+import socket
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -19,6 +20,7 @@ from quantizer.system.files import (
     has_record_locks,
     make_private,
     open_private,
+    open_regular,
     private_folder,
     read_at_most,
     remove_lock,
@@ -311,3 +313,28 @@ def test_a_folder_is_listed_again_where_a_signal_interrupted_that(
 
     monkeypatch.setattr(Path, "glob", interrupted)
     assert sorted_glob(tmp_path, "*") == [tmp_path / "a"]
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="Windows has no FIFOs in its file system")
+@pytest.mark.parametrize("kind", ["fifo", "socket", "device", "folder"])
+def test_what_is_no_regular_file_is_refused_and_never_waited_for(tmp_path: Path, kind: str) -> None:
+    path = tmp_path / "x.gguf"
+    with socket.socket(socket.AF_UNIX) as listener:
+        if kind == "fifo":
+            os.mkfifo(path)
+        elif kind == "socket":
+            listener.bind(str(path))
+        elif kind == "folder":
+            path.mkdir()
+        else:
+            path = Path("/dev/zero")
+        with pytest.raises(OSError, match=r"Not a regular file|No such device|not supported"):
+            open_regular(path)
+
+
+def test_a_regular_file_is_opened_through_a_link_too(tmp_path: Path) -> None:
+    (tmp_path / "a").write_bytes(b"words")
+    (tmp_path / "b").symlink_to(tmp_path / "a")
+    for buffering in (-1, 0):
+        with open_regular(tmp_path / "b", buffering) as file:
+            assert file.read() == b"words"

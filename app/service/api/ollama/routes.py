@@ -48,6 +48,7 @@ from app.service.api.ollama.responses import (
 from app.service.generation.chat import chat_generation
 from app.service.generation.generation import Generation, Prepare
 from app.service.http.errors import RefusedError, ollama_error
+from app.service.http.guard import require_manage
 from app.service.http.routing import Router, errors
 from app.service.http.streaming import JsonResponse, LineStream, while_connected
 from app.service.infill_request import fim_generation
@@ -216,6 +217,7 @@ async def _load(
 ) -> JsonResponse[Object]:
     async def answer() -> Object:
         if body.unloads:
+            require_manage(request.scope)
             model.keep_alive.expire()
         else:
             await model.ready()

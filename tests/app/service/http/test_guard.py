@@ -17,7 +17,7 @@ from app.common.keys import ALL_SCOPES, KeyFile, KeyScope, own_key
 from app.service.application import _ROUTE_MODULES
 from app.service.http.access_log import RequestRecord, record_of
 from app.service.http.errors import RefusedError
-from app.service.http.guard import Guard, GuardPolicy, check, policy_of
+from app.service.http.guard import Guard, GuardPolicy, check, may_manage, policy_of, require_manage
 from app.service.http.routing import Route
 from app.service.http.streaming import JsonResponse
 from app.settings.parsing import is_loopback
@@ -253,6 +253,22 @@ def test_every_route_requires_its_scope(stored: KeyFile, path: str) -> None:
     wanted = {scope: 200 if scope is needed or is_for_any else 403 for scope in KeyScope}
     assert found == wanted
     assert _status(policy, ("host", "localhost"), path=path) == (200 if is_open else 401)
+
+
+@pytest.mark.parametrize(
+    ("scopes", "may"), [([KeyScope.INFER], False), ([KeyScope.INFER, KeyScope.MANAGE], True), (None, True)]
+)
+def test_only_a_key_that_manages_unloads_a_model_by_a_route_that_asks_it(
+    stored: KeyFile, scopes: list[KeyScope] | None, may: bool
+) -> None:
+    """Ollama's `keep_alive` is a field of what every client sends. Where no key is required everybody may."""
+    key = ("x-api-key", stored.add("laptop", scopes).secret) if scopes else ("accept", "*/*")
+    scope = _scope(("host", "localhost"), key, path="/api/generate")
+    check(scope, GuardPolicy(stored=stored) if scopes else GuardPolicy())
+
+    assert may_manage(scope) is may
+    with nullcontext() if may else pytest.raises(RefusedError, match="does not have the scope manage"):
+        require_manage(scope)
 
 
 def test_a_removed_key_is_refused_at_once(stored: KeyFile) -> None:
