@@ -68,4 +68,10 @@ def read_header(data: bytes, kind: bytes) -> tuple[dict[str, Any], int]:
     end = begin + _LENGTH.unpack_from(data, len(kind))[0] if len(data) >= begin and data.startswith(kind) else 0
     if not begin < end <= len(data):
         raise ValueError("not a file of this version")
-    return json.loads(data[begin:end]), end
+    try:
+        header = json.loads(data[begin:end])
+    except RecursionError as error:
+        raise ValueError("nested too deep") from error
+    if not isinstance(header, dict):
+        raise ValueError("not an object")  # noqa: TRY004 - one error for all that is damaged
+    return header, end

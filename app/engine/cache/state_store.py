@@ -301,10 +301,17 @@ def _read_key(path: Path) -> tuple[StateKey, int] | None:
     try:
         with path.open("rb") as file:
             header, begin = read_header(file.read(_MAX_BEGIN_BYTES), _KIND)
+            n_tokens, state_bytes, file_bytes = (
+                header["n_tokens"],
+                header["state_bytes"],
+                os.fstat(file.fileno()).st_size,
+            )
+            if not all(type(n) is int and 0 <= n <= file_bytes for n in (n_tokens, state_bytes)):
+                return None  # a damaged number asks for no memory
             file.seek(begin)
-            tokens = np.frombuffer(file.read(4 * header["n_tokens"]), np.int32)
-            n_bytes = begin + 4 * header["n_tokens"] + header["state_bytes"]
-            is_whole = len(tokens) == header["n_tokens"] and os.fstat(file.fileno()).st_size == n_bytes
+            tokens = np.frombuffer(file.read(4 * n_tokens), np.int32)
+            n_bytes = begin + 4 * n_tokens + state_bytes
+            is_whole = len(tokens) == n_tokens and file_bytes == n_bytes
             key = StateKey(str(header["namespace"]), tokens, bool(header.get("is_checkpoint")))
     except (OSError, ValueError, KeyError, TypeError):
         return None

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import errno
 import os
+import re
 import subprocess
 import sys
 import threading
@@ -319,3 +320,36 @@ def test_a_folder_that_cannot_be_made_stores_states_in_memory(tmp_path: Path) ->
     store = saved(tmp_path / "cache" / "prefix", ([1, 2, 3], b"state"))
     assert load(store, [1, 2, 3, 4]) == b"state"
     store.close()
+
+
+def test_a_head_with_any_byte_changed_inserted_or_cut_is_a_miss_and_never_raises(tmp_path: Path) -> None:
+    key = StateKey("ns", np.array([1, 2, 3], np.int32))
+    assert write_state(tmp_path, "a", key, memoryview(b"state"), 1 << 20)
+    whole = (tmp_path / "a").read_bytes()
+    head = whole.index(b"}") + 1
+    damaged = [
+        whole[:at] + bytes([whole[at] ^ 1 << bit]) + whole[at + 1 :] for at in range(len(whole)) for bit in range(8)
+    ]
+    damaged += [whole[:at] + digits + whole[at:] for at in range(head) for digits in (b"9", b"-", b"9" * 30)]
+    damaged += [whole[:at] for at in range(len(whole))]
+    for text in (b"[" * 20_000, b"3", b'"n_tokens"', b'{"n_tokens": 99999999999999999999, "state_bytes": 1}'):
+        damaged.append(whole[:16] + len(text).to_bytes(4, "little") + text)
+
+    for data in damaged:
+        (tmp_path / "a").write_bytes(data)
+        assert read_state(tmp_path / "a", key) in (None, b"state")
+        for _ in states_in(tmp_path):
+            pass
+
+
+@pytest.mark.parametrize("number", ["1e30", "-1", "true", "null", "99999999999999999999", "4611686018427387904", '"3"'])
+@pytest.mark.parametrize("name", ["n_tokens", "state_bytes"])
+def test_a_damaged_number_in_a_head_asks_for_no_memory(tmp_path: Path, name: str, number: str) -> None:
+    key = StateKey("ns", np.array([1, 2, 3], np.int32))
+    write_state(tmp_path, "a", key, memoryview(b"state"), 1 << 20)
+    whole = (tmp_path / "a").read_bytes()
+    text = re.sub(rf'"{name}": \d+'.encode(), f'"{name}": {number}'.encode(), whole[20 : whole.index(b"}") + 1])
+    (tmp_path / "a").write_bytes(whole[:16] + len(text).to_bytes(4, "little") + text + whole[whole.index(b"}") + 1 :])
+
+    assert list(states_in(tmp_path)) == []
+    assert not (tmp_path / "a").exists()
