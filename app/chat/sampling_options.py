@@ -250,16 +250,25 @@ class ChoiceOption(ChatOption):
         return value if value in self.choices or (self.takes_counts and is_count) else None
 
 
+@dataclass(frozen=True, slots=True)
+class SwitchOption(ChoiceOption):
+    """On or off, which requests have as true or false."""
+
+    def sent(self, value: Any) -> Any:
+        return value == "on"
+
+
 _OF_ANSWERS: tuple[ChatOption, ...] = (
     ChoiceOption("think", "thought: off, low, medium, high, or its tokens", THINK_LEVELS, takes_counts=True),
     NumberOption("max_tokens", "longest answer", int, 1, 2**31 - 1),
     TextsOption("stop", 'texts that end it: END, or ["END", "\\n"]'),
     SchemaOption("json_schema", "form of the answer: a schema, or its file"),
+    SwitchOption("deterministic", "on: same question and seed, same answer to the letter; slower", ("on", "off")),
     ChoiceOption("template", "form of the prompt: completion, chatml …", (COMPLETION, *TEMPLATES)),
 )
 # In the order of forms and lists: those that people change first, then the rest by what it is about.
 BASIC_OPTIONS = ("temperature", "top_p", "top_k", "min_p", "repeat_penalty", "max_tokens", "seed", "stop")
-_OF_FORM = ("think", "json_schema", "grammar", "template")
+_OF_FORM = ("think", "json_schema", "grammar", "template", "deterministic")
 _AGAINST_REPETITION = (
     *("presence_penalty", "frequency_penalty", "penalty_last_n", "dry_multiplier", "dry_base", "dry_allowed_length"),
     *("dry_penalty_last_n", "dry_sequence_breakers"),
@@ -296,6 +305,7 @@ _UNSET = {
     "seed": "random",
     "stop": "none",
     "think": "as the model is used to",
+    "deterministic": "as the settings say",
     "json_schema": "free text",
     "grammar": "free text",
     "template": "the model's own",

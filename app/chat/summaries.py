@@ -38,7 +38,7 @@ from quantizer.system.errors import UserError
 _TEMPERATURE = 0.3  # facts, not fancy
 _LEAST_CTX = 2048  # where an engine does not say how long its context is
 _NEAR_PERCENT = 70  # of what may be filled: below it the service need not be asked
-_KEPT_OPTIONS = ("template", "seed")  # the others are for answers
+_KEPT_OPTIONS = ("template", "seed", "deterministic")  # the others are for answers
 _WRITING_ID = 2**62  # of the message of a summary that is being written, after all that are stored
 _TOO_LOW = 1.5  # by how much an estimate may turn out too low before the second try
 _NOTHING_TO_COMPACT = "There is nothing to compact: the older messages are few and short."

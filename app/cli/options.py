@@ -195,6 +195,7 @@ class AnswerOptions:
     max_tokens: int | None = like(COMMON["max_tokens"], None)
     temperature: float | None = like(COMMON["temperature"], None)
     seed: int | None = like(COMMON["seed"], None)
+    is_deterministic: bool = like(COMMON["is_deterministic"], False)
     think: str | None = like(COMMON["think"], None)
 
     def chat_settings(self) -> ChatSettings:
@@ -203,6 +204,8 @@ class AnswerOptions:
         from app.chat.sampling_options import validate_options
 
         given = {"max_tokens": self.max_tokens, "temperature": self.temperature, "seed": self.seed, "think": self.think}
+        if self.is_deterministic:
+            given["deterministic"] = "on"
         return ChatSettings(system=self.system or "", options=validate_options(given))
 
 

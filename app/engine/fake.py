@@ -505,6 +505,7 @@ def fake_loader(step_s: float, load_s: float, *, is_unfit: bool) -> Callable[[Lo
             new_media_queue=new_media_queue if has_projector else None,
             new_batch_backend=lambda: FakeBackend(n_ctx, 4 * n_ctx, _BATCH_ANSWERS, step_s=step_s, adapters=adapters),
             n_batch_answers=_BATCH_ANSWERS,
+            new_deterministic_backend=lambda: FakeBackend(n_ctx, n_ctx, 1, step_s=step_s, adapters=adapters),
         )
 
     return load

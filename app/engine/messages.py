@@ -42,6 +42,7 @@ class EngineConfig:
     n_cells: int = 0
     kv_type: str = ""  # TYPE or K_TYPE,V_TYPE
     context_shift: bool = False  # for requests without a setting of their own
+    is_deterministic: bool = False  # as well
     n_threads: int = 0
     n_sequences: int = 4
     n_batch: int = 0

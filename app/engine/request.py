@@ -164,6 +164,7 @@ class Request:
     # How it is computed
     priority: int = 0  # the higher is served first
     max_draft_tokens: int | None = None  # verified in a step; None: as many as pay
+    is_deterministic: bool | None = None  # with equal logits each time, to the bit; None: the engine's setting
     conversation: str = ""  # what its states belong to and are removed with, in characters of a file name
     notices: tuple[str, ...] = ()  # what of the client's request has no effect: for its answer, nothing to compute
 

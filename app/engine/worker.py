@@ -21,7 +21,6 @@ from typing import BinaryIO, Literal, TypeAlias
 
 from app.engine import messages
 from app.engine.backend import Backend
-from app.engine.batch_engine import BatchEngine
 from app.engine.embedding import EmbeddingQueue
 from app.engine.fake import fake_loader
 from app.engine.load.loading import LoadedEngine, LoadListener, load_model
@@ -34,6 +33,7 @@ from app.engine.media.media_queue import MediaIntake, MediaQueue, Prepared, owne
 from app.engine.messages import Output, WorkerMessage
 from app.engine.quoted import Spans
 from app.engine.request import BATCH_PRIORITY, FinishReason, Request, Timings, Usage
+from app.engine.side_engine import BatchEngine, SideEngine
 from app.engine.tuning.tune_results import Workload, describe_drafts
 from app.protocol.errors import RequestError
 from app.protocol.status import Occupancy
@@ -67,11 +67,13 @@ class Worker:
         self._inbox: queue.SimpleQueue[_Received] = queue.SimpleQueue()
         self._engine: Engine | None = None
         self._batches = BatchEngine()
+        self._deterministic = SideEngine()
         self._media: MediaQueue | None = None
         self._intake = MediaIntake(None, self._inbox.put)
         self._speed_sampler = SpeedSampler()
         self._outbox = Outbox(self.send)
         self._next_progress_s = 0.0
+        self._is_deterministic = False  # requests that do not say it
         self.is_stopping = False
 
     def send(self, *sent: WorkerMessage) -> None:
@@ -89,6 +91,10 @@ class Worker:
     def read_messages(self) -> None:
         """Pass messages to the engine thread until the service closes the pipe; handle urgent ones at once."""
         while (message := messages.read_message(self._read)) is not None:
+            if isinstance(message, messages.Load):
+                self._is_deterministic = message.config.is_deterministic
+            if isinstance(message, Request) and message.is_deterministic is None:
+                message = replace(message, is_deterministic=self._is_deterministic)
             engine = self._engine  # what cannot wait for the step that is running
             if engine is not None and isinstance(message, messages.GetMetrics):
                 self.send(self._metrics(message.call_id, engine))
@@ -96,25 +102,26 @@ class Worker:
             if engine is not None and isinstance(message, messages.Abort):
                 engine.abort(message.request_id)
                 self._batches.abort(message.request_id)
+                self._deterministic.abort(message.request_id)
             if engine is not None and isinstance(message, Request) and message.priority > BATCH_PRIORITY:
                 self._batches.interrupt()
-                if not message.media:  # which are encoded first
+                if not (message.media or message.is_deterministic):  # media are encoded first
                     engine.announce(message)
             self._inbox.put(message)
         self.is_stopping = True
         self._inbox.put(None)
 
     def _metrics(self, call_id: str, engine: Engine) -> messages.EngineMetrics:
-        batches, own = self._batches, engine.occupancy
-        other = batches.occupancy
+        engines = (engine, self._batches, self._deterministic)
+        found = [each.occupancy for each in engines]
         occupancy = Occupancy(
-            own.n_running + other.n_running,
-            own.n_waiting + other.n_waiting,
-            own.n_cells_used + other.n_cells_used,
-            own.n_cells + other.n_cells,
-            own.saved_bytes,
+            sum(each.n_running for each in found),
+            sum(each.n_waiting for each in found),
+            sum(each.n_cells_used for each in found),
+            sum(each.n_cells for each in found),
+            engine.occupancy.saved_bytes,
         )
-        running = (*engine.running, *batches.running)
+        running = tuple(progress for each in engines for progress in each.running)
         return messages.EngineMetrics(call_id, engine.counters, occupancy, running, engine.thread_use)
 
     def run_engine(self) -> None:
@@ -139,8 +146,12 @@ class Worker:
                 if self._step_batches(engine):
                     embeddings.step()
                     continue
-                may_wait = engine.is_decoding and embeddings.is_idle
-                engine.step()
+                may_wait = engine.is_decoding and self._deterministic.is_decoding and embeddings.is_idle
+                if engine.is_idle:
+                    engine.follow_load()
+                else:
+                    engine.step()
+                self._deterministic.step()  # a batch of its own, in turns with those of the others
                 if may_wait:
                     self._outbox.flush_if_due()
                 else:  # so that the next long step delays no text, and a first token comes at once
@@ -150,6 +161,7 @@ class Worker:
                 embeddings.step()
             engine.close()
             self._batches.close()
+            self._deterministic.close()
             self._outbox.flush()
             self._speed_sampler.flush()
             self._record_use(engine, loaded)
@@ -178,12 +190,15 @@ class Worker:
             busy_clock=time.process_time if loaded.backend.facts.is_on_host else lambda: None,
         )
         self._batches = self._batch_engine(load, loaded, self._engine)
+        self._deterministic = self._deterministic_engine(load, loaded, self._engine)
         embeddings = EmbeddingQueue(loaded.backend, loaded.new_embedder, self.send)
         loaded.owned.callback(embeddings.close)
         if loaded.threads is not None:
             loaded.threads.on_change(lambda _n_threads: self._speed_sampler.change_threads())
             loaded.threads.on_change(embeddings.set_threads)
             loaded.threads.on_change(self._batches.set_threads)
+            if loaded.backend.facts.is_on_host:  # fused attention, which GPUs have, sums by thread
+                loaded.threads.on_change(self._deterministic.set_threads)
         drafts = describe_drafts(tuple(self._engine.counters.drafts), has_draft_model=bool(load.config.draft_path))
         n_batch_answers = 0 if loaded.new_batch_backend is None else loaded.n_batch_answers
         facts = replace(loaded.backend.facts, n_batch_answers=n_batch_answers)
@@ -206,12 +221,29 @@ class Worker:
         loaded.owned.callback(batches.close)
         return batches
 
+    def _deterministic_engine(self, load: messages.Load, loaded: LoadedEngine, engine: Engine) -> SideEngine:
+        def new_engine(backend: Backend) -> Engine:
+            return Engine(
+                backend,
+                self._emit,
+                media=self._media,
+                shifts_context=load.config.context_shift,
+                prompt_cost=loaded.prompt_cost,
+                counters=engine.counters,
+                busy_clock=time.process_time if backend.facts.is_on_host else lambda: None,
+                is_deterministic=True,
+            )
+
+        side_engine = SideEngine(loaded.new_deterministic_backend, new_engine)
+        loaded.owned.callback(side_engine.close)
+        return side_engine
+
     def _step_batches(self, engine: Engine) -> bool:
         """Compute a step of the batches if no other request can be computed; return whether one was."""
         batches = self._batches
         if batches.is_idle:
             return False
-        if not (engine.is_idle or engine.is_stalled):
+        if not ((engine.is_idle or engine.is_stalled) and self._deterministic.is_idle):
             batches.end_aborted()
             return False
         engine.follow_load()
@@ -243,8 +275,10 @@ class Worker:
     def _handle_inbox(self, engine: Engine, embeddings: EmbeddingQueue, loaded: LoadedEngine) -> bool:
         """Handle the received messages, waiting while there is nothing to compute. Return False at the end."""
         received: list[_Received] = []
-        is_idle = embeddings.is_idle and self._batches.is_idle
-        if engine.is_stalled and is_idle:
+        deterministic = self._deterministic
+        may_wait = deterministic.is_idle or deterministic.is_stalled
+        is_idle = embeddings.is_idle and self._batches.is_idle and may_wait
+        if is_idle and (engine.is_stalled or (engine.is_idle and deterministic.is_stalled)):
             with suppress(queue.Empty):
                 received.append(self._inbox.get(timeout=STALLED_S))
         elif engine.is_idle and is_idle:
@@ -281,17 +315,13 @@ class Worker:
             case messages.Abort(request_id):
                 self._abort(request_id, engine, embeddings)
             case messages.EndThought(request_id):
-                engine.end_thought(request_id)
-                self._batches.end_thought(request_id)
+                for each in (engine, self._batches, self._deterministic):
+                    each.end_thought(request_id)
             case messages.Embed() | messages.Rerank():
                 self._speed_sampler.disturb()
                 embeddings.submit(message)
-            case messages.ForgetConversations(call_id, conversations):
-                engine.forget(conversations)
-                self._batches.forget(conversations)
-                if self._media is not None:
-                    self._media.forget(conversations)
-                self.send(messages.Forgotten(call_id))
+            case messages.ForgetConversations():
+                self._forget(message, engine)
             case messages.Tokenize(call_id):
                 self._or_fail(call_id, lambda: self.send(_tokenized(backend, message)))
             case messages.Detokenize(call_id, tokens):
@@ -299,10 +329,25 @@ class Worker:
             case _:
                 raise ValueError(f"unexpected message {type(message).__name__}")
 
+    def _forget(self, message: messages.ForgetConversations, engine: Engine) -> None:
+        for each in (engine, self._batches, self._deterministic):
+            each.forget(message.conversations)
+        if self._media is not None:
+            self._media.forget(message.conversations)
+        self.send(messages.Forgotten(message.call_id))
+
     def _submit(self, request: Request, engine: Engine, embeddings: EmbeddingQueue) -> None:
-        if self._batches.submit(request):
+        if request.is_deterministic:
+            if request.reads_ahead:  # into cells that it does not use
+                self._outbox.add(messages.Finished(request.request_id, FinishReason.ABORTED, Usage(), Timings()))
+                return
+            self._speed_sampler.disturb()
+            self._or_fail(request.request_id, lambda: self._deterministic.submit(request))
             return
-        use, is_alone = engine.thread_use, engine.is_idle and embeddings.is_idle
+        if self._batches.takes(request):
+            return
+        is_alone = engine.is_idle and embeddings.is_idle and self._deterministic.is_idle
+        use = engine.thread_use
         self._speed_sampler.begin(request, is_alone=is_alone, n_threads=None if use is None else use.n_threads)
         engine.submit(request)
 
@@ -311,6 +356,7 @@ class Worker:
             self._outbox.add(messages.Finished(request_id, FinishReason.ABORTED, Usage(), Timings()))
         engine.abort(request_id)  # again: the request may have arrived after the first call
         self._batches.abort(request_id)
+        self._deterministic.abort(request_id)
         embeddings.abort(request_id)
 
     def _handle_media(self, message: _Received, engine: Engine, backend: Backend) -> bool:
@@ -333,7 +379,7 @@ class Worker:
         if layouts is None:
             return
         if isinstance(message, Request):
-            engine.submit(message, layouts)
+            (self._deterministic if message.is_deterministic else engine).submit(message, layouts)
             return
         self._intake.end(message.call_id)
         self.send(_tokenized(backend, message, layouts))

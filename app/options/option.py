@@ -299,6 +299,12 @@ COMMON: Mapping[str, Option] = {
             most=math.inf,
         ),
         "seed": Option(help="Random seed.", kind=Kind.INTEGER, least=-math.inf, most=math.inf),
+        "is_deterministic": Option(
+            help="Same question and seed, same answer to the letter, on this machine: slower.",
+            kind=Kind.FLAG,
+            default=False,
+            flags=("--deterministic",),
+        ),
         "think": Option(
             help="Reasoning before the answer: off, low, medium, high, or a number of tokens.", metavar="LEVEL"
         ),

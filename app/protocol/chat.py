@@ -108,8 +108,9 @@ class GenerationOptions:
     With `continue_final_message` (vLLM's name) the answer continues the last message, if that is an answer.
     `prompt_cache_key` names the conversation that what is cached belongs to; with the `prompt_cache_retention`
     "in_memory" none of it reaches the disk (OpenAI's names). `json_schema` is the form of the answer. `samplers` are
-    more options of `app.protocol.sampling`, by their names over HTTP. `think` says how much to think before the answer:
-    "off", an effort, or the most tokens of a thought. The answer may call `tools`.
+    more options of `app.protocol.sampling`, by their names over HTTP. A `deterministic` answer to the same request is
+    the same each time. `think` says how much to think before the answer: "off", an effort, or the most tokens of a
+    thought. The answer may call `tools`.
     """
 
     temperature: float | None = None
@@ -117,6 +118,7 @@ class GenerationOptions:
     top_p: float | None = None
     min_p: float | None = None
     seed: int | None = None
+    deterministic: bool | None = None
     max_tokens: int | None = None
     stop: tuple[str, ...] | None = None
     json_schema: Mapping[str, Any] | None = None

@@ -108,6 +108,12 @@ class Settings:
         plan_field="context_shift",
         title="Drop the oldest text",
     )
+    deterministic_answers: bool = _loading(
+        False,
+        "Answer the same request with the same text each time (with a seed or at temperature 0), whatever else runs: "
+        "slower, one answer at a time.",
+        title="Repeatable answers",
+    )
     threads: int = _model(
         0,
         "CPU threads; 0: chosen automatically.",

@@ -126,11 +126,12 @@ class LlamaModel:
         *,
         copies: WeightCopies | None = None,
         copy_from: int = COPY_FROM,
+        with_mtp: bool = True,
     ) -> LlamaBackend:
         """Return a backend over these weights; close it before the model. Raises EngineError without memory for it. It
-        is a HeadBackend with a `head`, and if the MTP layer was loaded and the model has no windows. `observer` gets
-        all graph nodes. Steps of at least `copy_from` tokens use `copies`, which it frees, or if the setting has copies
-        those of the model."""
+        is a HeadBackend with a `head`, and `with_mtp` if that layer was loaded and the model has no windows. `observer`
+        gets all graph nodes. Steps of at least `copy_from` tokens use `copies`, which it frees, or if the setting has
+        copies those of the model."""
         is_on_gpu = self._parameters.n_gpu_layers > 0 and self._parameters.offload_kqv
         facts = replace(_facts(self._model, config, setting), is_on_host=not is_on_gpu)
         with ExitStack() as owned:
@@ -150,7 +151,7 @@ class LlamaModel:
                 )
             if head is not None:
                 key, head_context = head.key, head.model._new_head(head.spec, facts, setting, context, owned)  # noqa: SLF001
-            elif self._has_mtp and not facts.n_window:
+            elif with_mtp and self._has_mtp and not facts.n_window:
                 key, head_context = "mtp", self._new_mtp(facts, setting, weights, owned)
             else:
                 owned.pop_all()

@@ -16,6 +16,7 @@ import numpy as np
 
 from app.common.prompt_pace import PromptCost
 from app.engine.backend import Backend
+from app.engine.cache.deterministic_cache import DETERMINISTIC_STEP
 from app.engine.cache.state_store import MAX_DISK_BYTES, StateStore
 from app.engine.embedding import Embedder, pooling_of
 from app.engine.load.auxiliary_loading import (
@@ -70,6 +71,7 @@ from app.protocol.status import LoadedSetting
 from app.settings.folders import cache_warning
 from offload.devices.host import LoadMeter, host_memory
 from offload.devices.machine import HOST_NAME, Device, DeviceKind
+from offload.footprint.kv_cache import parse_kv_types
 from offload.footprint.model import ENGINE_BYTES, PlannedModel
 from offload.format import format_memory
 from offload.placement.load_parameters import DeviceUsage
@@ -98,8 +100,9 @@ class LoadedEngine:
     """A backend with its step cost, its draft sources and its stores. `settings` are what it runs with, and why.
     `owned` frees all of it. `record_use` and `record_speed` store what the next load uses. Whoever makes an embedder
     closes it, and so whoever makes the queue of pictures and sounds, which a model with a projector has, or the context
-    in which `n_batch_answers` of batches run at once; without `new_batch_backend` they run among the others. `threads`
-    is None where the user chose their number, or one is enough; `prompt_cost` is what a prompt is expected to cost."""
+    in which `n_batch_answers` of batches run at once; without `new_batch_backend` they run among the others. That of
+    `new_deterministic_backend` is for one answer at a time. `threads` is None where the user chose their number, or one
+    is enough; `prompt_cost` is what a prompt is expected to cost."""
 
     backend: Backend
     new_embedder: Callable[[], Embedder]
@@ -116,6 +119,7 @@ class LoadedEngine:
     new_batch_backend: Callable[[], Backend] | None = None
     n_batch_answers: int = 0
     new_batch_cost: Callable[[], StepCost] = StepCost
+    new_deterministic_backend: Callable[[], Backend] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -236,6 +240,7 @@ def load_model(path: Path, config: EngineConfig, cache_dir: Path, listener: Load
             new_batch_backend=_batch_context(native, attempt, planner.model, batch_setting),
             n_batch_answers=_BATCH_ANSWERS,
             new_batch_cost=lambda: expected(batch_setting(), _BATCH_COPY_FROM, step_cost.measured),
+            new_deterministic_backend=_deterministic_context(native, attempt, planner.model),
             prompt_cost=PromptCost(None if speed is None else 1 / speed.prefill_tps / (1 + growth * middle), growth),
         )
         loaded = replace(loaded, threads=_thread_control(prepared.config, native, step_cost, draft_sources, meter))
@@ -461,6 +466,39 @@ def _batch_setting(
     if not copies and config.copies_weights:
         copies = copies_of(model.tensors, cache_dir, config.n_threads, is_repacked=setting.extra_buffers)
     return replace(setting, flash_attention=True, copies=copies)
+
+
+def _deterministic_context(
+    native: _NativeModel, attempt: LoadAttempt, model: PlannedModel
+) -> Callable[[], Backend] | None:
+    """Return what makes a context for deterministic answers over the weights of `native`, None for models without
+    answers.
+
+    Attention there is not fused: for a single token that would split the cells among the threads, whose number follows
+    the load of the machine. A quantized cache needs it, and is never split. GPUs keep their setting. There are no
+    copies of weights, which come and go with free memory."""
+    facts, config, setting = native.backend.facts, attempt.config, native.setting
+    if not facts.can_generate:
+        return None
+    needs_fused = parse_kv_types(setting.kv_type).needs_flash_attention
+    is_fused = needs_fused if facts.is_on_host else setting.flash_attention
+    # The tokens of a picture may attend to each other, in one micro-batch.
+    n_batch = facts.n_batch if native.projector is not None else min(facts.n_batch, DETERMINISTIC_STEP)
+
+    def new_backend() -> Backend:
+        own = replace(setting, flash_attention=is_fused, n_ubatch=min(setting.n_ubatch, n_batch), copies=())
+        size = replace(config, n_ctx=facts.n_ctx, n_cells=facts.n_ctx, n_sequences=1, n_batch=n_batch)
+        profile = model.profile(replace(requested_run(size, is_fused=is_fused), n_ubatch=own.n_ubatch))
+        n_bytes = profile.cache_bytes + profile.compute_bytes + profile.host_bytes - ENGINE_BYTES
+        if facts.is_on_host and not _has_room(n_bytes):
+            raise EngineError(
+                f"Deterministic answers are computed in a context of their own, which needs {format_memory(n_bytes)};"
+                f" {format_memory(host_memory().free_bytes)} are free.",
+                "Close programs that take memory, load the model with a smaller --ctx, or ask without deterministic.",
+            )
+        return native.model.context(size, own, with_mtp=False)
+
+    return new_backend
 
 
 def _store(backend: Backend, key: str, config: EngineConfig, cache_dir: Path, owned: ExitStack) -> StateStore:

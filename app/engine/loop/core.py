@@ -13,6 +13,7 @@ from dataclasses import replace
 
 from app.common.prompt_pace import PromptCost, PromptPace
 from app.engine.backend import Backend, Chunk, DecodeStatus
+from app.engine.cache.deterministic_cache import DeterministicCache
 from app.engine.cache.kv_cache import KVCacheManager
 from app.engine.cache.state_store import StateStore
 from app.engine.loop.counters import Counters, DraftCounts
@@ -46,7 +47,9 @@ Event = Output | Finished | Failed
 class Engine:
     """Loop over the requests of one backend. `emit` receives every event of every request, in order; each submitted
     request ends with exactly one Finished or Failed. `busy_clock` tells how long processors computed so far, None where
-    they do not. `counters` are those of another engine, to which this one adds."""
+    they do not. `counters` are those of another engine, to which this one adds. One that `is_deterministic`, over a
+    backend for one answer at a time, computes every answer alone and in steps that depend on its prompt only: without
+    drafts, in the order of arrival."""
 
     def __init__(
         self,
@@ -61,6 +64,7 @@ class Engine:
         prompt_cost: PromptCost | None = None,
         busy_clock: Callable[[], float | None] = lambda: None,
         counters: Counters | None = None,
+        is_deterministic: bool = False,
         clock: Callable[[], float] = time.perf_counter,  # time.monotonic has a resolution of 16 ms on Windows
     ) -> None:
         self._backend = backend
@@ -73,7 +77,8 @@ class Engine:
         # Beside running answers each prompt gets a quarter of a batch (128 of 512 tokens): such a step is the gap
         # between two of their tokens.
         self._budget = StepBudget(self._facts.n_batch, max(1, self._facts.n_batch // 4), n_scored)
-        self._cache = KVCacheManager(backend, store)
+        self._is_deterministic = is_deterministic
+        self._cache = DeterministicCache(backend) if is_deterministic else KVCacheManager(backend, store)
         self._step_cost = step_cost or StepCost()
         self._threads = threads
         self._prompt_cost = prompt_cost or PromptCost()
@@ -139,6 +144,9 @@ class Engine:
         """Queue `request`, whose media have `layouts` by marker, or emit Failed when it cannot be served."""
         with self._lock:
             self._announced.pop(request.request_id, None)
+        if self._is_deterministic:
+            # One of a higher priority would preempt another, whose answer so far would be computed like a prompt.
+            request = replace(request, priority=0, max_draft_tokens=0)
         try:
             self._slots.add(self._admission.admit(request, layouts))
         except UserError as error:
@@ -281,6 +289,8 @@ class Engine:
         """Return the budget of a step: fewer tokens where prompts are slow, so that their progress shows, an answer
         beside them has short gaps, and threads follow the machine. On processors that costs nothing (1,024 tokens of
         SmolLM2 135M take 7.7 s in steps of 512 and 7.5 s in steps of 128); a GPU gets its weights anew for each."""
+        if self._is_deterministic:
+            return self._budget
         reads_ahead = bool(runnable) and all(sequence.request.reads_ahead for sequence in runnable)
         if not self._facts.is_on_host and not reads_ahead:
             return self._budget

@@ -172,8 +172,10 @@ class ThreadControl:
             self._look_anew()
 
     def on_change(self, callback: Callable[[int], None]) -> None:
-        """Call `callback` with the number of threads whenever it changes."""
+        """Call `callback` with the number of threads whenever it changes, and now if that has happened already."""
         self._callbacks.append(callback)
+        if self.n_threads != self.n_most:
+            callback(self.n_threads)
 
     def restore(self) -> None:
         """Use all threads, and the costs of steps that belong to them."""

@@ -54,6 +54,7 @@ class SamplingBody(_NumberFields):  # type: ignore[valid-type, misc]  # made of 
     dry_sequence_breakers: list[StrictStr] | None = None
     logit_bias: dict[str, Bias] | list[tuple[StrictInt | StrictStr, Bias]] | None = None
     grammar: StrictStr | None = None
+    deterministic: StrictBool | None = None  # the same answer to the same request, to the bit
 
     def demanded_grammar(self) -> str:
         """Return the GBNF of the answer, "" for none. Raises RequestError where another form is given too."""
@@ -89,6 +90,7 @@ class SamplingBody(_NumberFields):  # type: ignore[valid-type, misc]  # made of 
             max_tokens=max_tokens,
             stop=self.stop_strings(),
             notices=answer_format.notices if answer_format else (),
+            is_deterministic=self.deterministic,
             **options,
         )
 

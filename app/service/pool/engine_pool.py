@@ -335,6 +335,7 @@ def _engine_config(
         n_ctx=n_ctx or settings.ctx,
         kv_type=settings.kv_type,
         context_shift=settings.context_shift,
+        is_deterministic=settings.deterministic_answers,
         n_threads=settings.threads,
         n_sequences=settings.parallel,
         uses_gpu=settings.gpu,

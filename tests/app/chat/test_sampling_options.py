@@ -123,6 +123,15 @@ def test_how_much_to_think_is_a_level_or_a_number_of_tokens():
             _changed({}, f"think={text}")
 
 
+def test_an_answer_is_deterministic_where_a_chat_says_so():
+    chosen = _changed({}, "deterministic=on")
+    assert (chosen, _changed(chosen, "deterministic=off")) == ({"deterministic": "on"}, {"deterministic": "off"})
+    for text, sent in (("on", True), ("off", False)):
+        body = chat_body([], "m", generation_options({"deterministic": text}))
+        assert body["deterministic"] is sent
+    assert "deterministic" not in chat_body([], "m", generation_options({"deterministic": "yes"}))
+
+
 def test_what_is_not_given_is_left_out_and_what_is_given_is_checked():
     assert validate_options({"temperature": 0.5, "seed": None}) == {"temperature": 0.5}
     with pytest.raises(UsageError, match="temperature is -1"):

@@ -15,7 +15,15 @@ from app.engine.loop.core import Event
 from app.engine.loop.verification import OUTPUT_INTERVAL_S
 from app.engine.media.chunks import is_placeholder
 from app.engine.messages import EngineConfig, Failed, Output, WorkerMessage
-from app.engine.request import BATCH_PRIORITY, FinishReason, MediaInput, Request, SamplingParams, TokenLogprob
+from app.engine.request import (
+    BATCH_PRIORITY,
+    READ_AHEAD_PRIORITY,
+    FinishReason,
+    MediaInput,
+    Request,
+    SamplingParams,
+    TokenLogprob,
+)
 from app.engine.worker import MAX_OUTPUT_INTERVAL_S, Outbox
 from quantizer.system.errors import ErrorInfo
 from quantizer.system.process import python_command
@@ -51,11 +59,12 @@ class Child:
 
 
 @contextmanager
-def worker(*options: str, model: str = "fake", projector: str = "") -> Iterator[Child]:
+def worker(*options: str, model: str = "fake", projector: str = "", deterministic: bool = False) -> Iterator[Child]:
     child = Child(*options)
     with child.process:
         try:
-            child.send(messages.Load(model, EngineConfig(n_ctx=256, projector_path=projector)))
+            config = EngineConfig(n_ctx=256, projector_path=projector, is_deterministic=deterministic)
+            child.send(messages.Load(model, config))
             yield child
         finally:
             child.process.kill()
@@ -158,6 +167,49 @@ def test_a_batch_pauses_for_a_request_and_goes_on_as_if_alone() -> None:
         return "".join(event.text for event in events if isinstance(event, Output) and event.request_id == name)
 
     assert text("a", seen) == text("b", seen) == text("alone", alone)
+
+
+def test_a_deterministic_answer_shares_the_time_of_others_and_no_step() -> None:
+    with worker("--fake", "--fake-step-ms", "10") as child:
+        child.until(messages.Ready)
+        child.send(request("long", 100), replace(request("exact", 20), is_deterministic=True))
+        seen = child.until(messages.Finished)
+        assert finished(seen) == ["exact"]
+        assert any(isinstance(event, Output) and event.request_id == "long" for event in seen)
+        assert finished(child.until(messages.Finished)) == ["long"]
+
+
+def test_requests_are_deterministic_where_the_settings_say_so_unless_they_say_no() -> None:
+    with worker("--fake", "--fake-step-ms", "10", deterministic=True) as child:
+        child.until(messages.Ready)
+        usual = replace(request("usual", 30), is_deterministic=False)
+        child.send(request("first", 20), request("second", 20), usual)
+        ends = [finished(child.until(messages.Finished))[-1] for _ in range(3)]
+        assert [name for name in ends if name != "usual"] == ["first", "second"], "one after the other"
+        assert ends[-1] == "second"
+        reading = Request(request_id="ahead", prompt="hello", max_tokens=0, priority=READ_AHEAD_PRIORITY)
+        child.send(reading)
+        (end,) = (event for event in child.until(messages.Finished) if isinstance(event, messages.Finished))
+        assert end.reason is FinishReason.ABORTED, "it would read into cells that no answer uses"
+
+
+def test_a_deterministic_answer_about_a_picture_waits_for_it() -> None:
+    with worker("--fake", projector="any") as child:
+        child.until(messages.Ready)
+        child.send(replace(about_picture("seen"), is_deterministic=True), about_picture("usual"))
+        seen = child.until(messages.Finished)
+        seen += child.until(messages.Finished)
+        assert sorted(finished(seen)) == ["seen", "usual"]
+
+
+def test_a_deterministic_answer_can_be_aborted_and_counts_in_the_metrics() -> None:
+    with worker("--fake", "--fake-step-ms", "10") as child:
+        child.until(messages.Ready)
+        child.send(replace(request("exact", 200), is_deterministic=True))
+        metrics = wait_until_running(child)
+        assert [progress.request_id for progress in metrics.running] == ["exact"]
+        child.send(messages.Abort("exact"))
+        assert child.until(messages.Finished)[-1].reason is FinishReason.ABORTED
 
 
 def test_metrics_are_sent_in_mid_batch() -> None:

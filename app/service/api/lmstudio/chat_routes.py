@@ -70,6 +70,7 @@ class StudioChatBody(Body):
     reasoning: Literal["off", "low", "medium", "high", "on"] | None = None
     context_length: StrictInt | None = None
     store: StrictBool = True
+    deterministic: StrictBool | None = None
     previous_response_id: StrictStr | None = None
 
     def response_body(self) -> ResponsesBody:
@@ -81,7 +82,10 @@ class StudioChatBody(Body):
         items: list[dict[str, Any]] = [{"role": "user", "content": [part.content_part() for part in parts]}]
         if self.system_prompt and not self.previous_response_id:
             items.insert(0, {"role": "system", "content": self.system_prompt})
-        names = ("temperature", "top_p", "top_k", "min_p", "repeat_penalty", "max_output_tokens", "store")
+        names = (
+            *("temperature", "top_p", "top_k", "min_p", "repeat_penalty", "max_output_tokens", "store"),
+            "deterministic",
+        )
         effort = {"off": "none", "on": "medium"}.get(self.reasoning or "", self.reasoning)
         fields: dict[str, Any] = {
             **{name: getattr(self, name) for name in names},

@@ -230,6 +230,7 @@ _CONVERSIONS: Mapping[str, Callable[[Any], dict[str, Any]]] = {
     "repeatPenalty": _Checkbox("repeat_penalty", 1.0),
     "maxPredictedTokens": _max_tokens,
     "seed": _Checkbox("seed"),
+    "deterministic": lambda value: {"deterministic": bool(value)},  # no SDK has it; its own fields can be sent raw
     "structured": _structured,
     "tools": _tools,
     "toolChoice": lambda value: {"tool_choice": value["mode"]},

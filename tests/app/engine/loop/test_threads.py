@@ -208,6 +208,9 @@ def test_the_load_while_a_model_was_loaded_decides_the_first_number(
     control = ThreadControl(n_processors, machine.apply, StepCost(), meter, machine.clock)
     assert control.n_threads == n_threads
     assert control.use.is_machine_busy == (n_threads < n_processors)
+    seen: list[int] = []
+    control.on_change(seen.append)  # of contexts that are made later, with all threads
+    assert seen == [n_threads] * (n_threads < n_processors)
 
 
 def test_prompts_are_compared_with_prompts() -> None:

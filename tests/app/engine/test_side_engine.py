@@ -8,10 +8,10 @@ from dataclasses import dataclass, field, replace
 import pytest
 
 from app.engine.backend import Backend
-from app.engine.batch_engine import RETRY_S, BatchEngine
 from app.engine.fake import FakeBackend
 from app.engine.loop.core import Engine
 from app.engine.request import BATCH_PRIORITY, Request, SamplingParams
+from app.engine.side_engine import RETRY_S, BatchEngine
 from quantizer.system.errors import EngineError
 from tests.app.engine.recording import Record
 
@@ -73,13 +73,13 @@ def test_the_context_is_made_for_the_first_request_and_given_back_after_the_last
     bench = Bench()
     assert (bench.batches.is_idle, bench.contexts) == (True, [])
     for name in "ab":
-        assert bench.batches.submit(request(name))
+        assert bench.batches.takes(request(name))
     bench.run()
     assert {name: bench.record.finished[name].usage.n_output_tokens for name in "ab"} == {"a": 5, "b": 5}
     bench.batches.close()
     assert [context.is_closed for context in bench.contexts] == [True]
     assert bench.batches.occupancy.n_cells == 0
-    assert bench.batches.submit(request("c"))
+    assert bench.batches.takes(request("c"))
     bench.run()
     assert len(bench.contexts) == 2
     assert bench.record.text["c"] == bench.record.text["a"]
@@ -95,27 +95,27 @@ def test_the_context_is_made_for_the_first_request_and_given_back_after_the_last
 )
 def test_other_requests_are_left_to_the_engine_of_chats(change: Callable[[Request], Request]) -> None:
     bench = Bench()
-    assert not bench.batches.submit(change(request("a")))
+    assert not bench.batches.takes(change(request("a")))
     assert not bench.contexts
 
 
 def test_without_memory_requests_are_left_to_others_with_one_notice_and_memory_is_looked_for_again() -> None:
     bench = Bench(has_memory=False)
-    assert [bench.batches.submit(request(name)) for name in "ab"] == [False, False]
+    assert [bench.batches.takes(request(name)) for name in "ab"] == [False, False]
     assert bench.notices == ["Batches are answered in the context of other requests, which is slower: it needs 9 MiB."]
     bench.now_s = RETRY_S
-    assert not bench.batches.submit(request("c"))
+    assert not bench.batches.takes(request("c"))
     bench.has_memory = True
-    assert not bench.batches.submit(request("d"))  # not looked for at each request
+    assert not bench.batches.takes(request("d"))  # not looked for at each request
     bench.now_s = 2 * RETRY_S
-    assert bench.batches.submit(request("e"))
+    assert bench.batches.takes(request("e"))
     assert len(bench.notices) == 1
 
 
 def test_a_new_context_computes_with_the_threads_that_others_left() -> None:
     bench = Bench()
     bench.batches.set_threads(3)
-    bench.batches.submit(request("a"))
+    bench.batches.takes(request("a"))
     assert bench.contexts[0].n_threads == 3
     bench.batches.set_threads(1)
     assert bench.contexts[0].n_threads == 1
@@ -124,7 +124,7 @@ def test_a_new_context_computes_with_the_threads_that_others_left() -> None:
 def test_an_aborted_request_ends_while_the_batch_pauses() -> None:
     bench = Bench()
     for name in "ab":
-        bench.batches.submit(request(name, 100))
+        bench.batches.takes(request(name, 100))
     bench.batches.step()
     bench.batches.abort("a")
     bench.batches.end_aborted()
@@ -134,7 +134,7 @@ def test_an_aborted_request_ends_while_the_batch_pauses() -> None:
 
 def test_a_closed_batch_ends_its_requests() -> None:
     bench = Bench()
-    bench.batches.submit(request("a", 100))
+    bench.batches.takes(request("a", 100))
     bench.batches.step()
     bench.batches.close()
     assert bench.record.finished["a"].reason == "aborted"
