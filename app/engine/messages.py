@@ -58,6 +58,7 @@ class EngineConfig:
     projector_path: str = ""  # turns pictures or sounds into embeddings; none: the model reads text only
     passed_over: tuple[str, ...] = ()  # why files that may be its projector are not: notices of the load
     has_chosen_projector: bool = False  # by the user: it is loaded even where the model fits worse with it
+    max_bytes: int = 0  # of memory for all models, 0 for no limit: saved states get what the model leaves of it
     gpu_layers: Mapping[str, int] | None = None  # layers by GPU chosen by the user; None: as planned
 
 

@@ -49,6 +49,7 @@ PROGRESS_INTERVAL_S = 0.1
 STOP_TIMEOUT_S = 8.0
 SAVE_TIMEOUT_S = 3.0
 IDLE_S = 2.0  # without messages before the worker saves sequences
+DETERMINISTIC_IDLE_S = 60.0  # before it gives the memory of deterministic answers back, which no plan has
 STALLED_S = 0.5  # waiting for embeddings before time limits of requests are looked at
 
 _Received: TypeAlias = WorkerMessage | Prepared | Literal["embedded"] | None  # None: no more will come
@@ -304,7 +305,12 @@ class Worker:
                 self._batches.close()
                 if not engine.save_idle_sequence():
                     engine.prepare_checkpoints()
-                    return self._inbox.get()
+                    break
+        try:
+            return self._inbox.get(timeout=DETERMINISTIC_IDLE_S)
+        except queue.Empty:
+            self._deterministic.close()
+            return self._inbox.get()
 
     def _handle(self, message: _Received, engine: Engine, embeddings: EmbeddingQueue, backend: Backend) -> None:
         if self._handle_media(message, engine, backend):

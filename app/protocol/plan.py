@@ -181,7 +181,8 @@ def measured_speed(runs: Iterable[MeasuredRun], n_on_gpus: int) -> MeasuredSpeed
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
     """A plan. Rates are tokens a second, None where unknown; `uncertainty` is a share of them. `curve` is the rate with
-    0, 1, 2 … of `n_layers` on the fastest GPU, as if it had room; `best_tps` the rate with enough memory."""
+    0, 1, 2 … of `n_layers` on the fastest GPU, as if it had room; `best_tps` the rate with enough memory. Chats that
+    left the cache take at most `saved_chats_bytes`, in no device's part, and give them back where memory is short."""
 
     verdict: VerdictName
     setting: PlanSetting
@@ -196,6 +197,7 @@ class Plan:
     warnings: tuple[str, ...]
     remedies: tuple[PlanRemedy, ...]
     extras: tuple[ExtraPlan, ...] = ()
+    saved_chats_bytes: int = 0
 
     @property
     def is_unfit(self) -> bool:
@@ -251,8 +253,8 @@ class PlanReport(Plan):
         )
 
 
-def describe_plan(plan: PlacementPlan) -> Plan:
-    """Return the planner's `plan` as it crosses processes."""
+def describe_plan(plan: PlacementPlan, max_bytes: int = 0) -> Plan:
+    """Return the planner's `plan` as it crosses processes. Models may take `max_bytes` together; 0 is no limit."""
     found, setting, speed = plan.assessment, plan.run_config, plan.assessment.speed
     return Plan(
         verdict=found.verdict.value,
@@ -299,6 +301,7 @@ def describe_plan(plan: PlacementPlan) -> Plan:
             for remedy in plan.remedies
         ),
         extras=tuple(map(_extra, found.profile.extras)),
+        saved_chats_bytes=found.state_bytes(max_bytes or None),
     )
 
 

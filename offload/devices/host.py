@@ -231,6 +231,7 @@ def _computed_s(process: psutil.Process) -> float:
 
 _CGROUPS = Path("/sys/fs/cgroup")
 _OWN_CGROUP = Path("/proc/self/cgroup")
+_PRESSURE = Path("/proc/pressure/memory")
 # Limit and use, in bytes, and the pages of files in memory.stat: of version 2, of version 1.
 _PAGES, _PAGES_V1 = ("inactive_file", "active_file"), ("total_inactive_file", "total_active_file")
 _FILES = (
@@ -261,6 +262,23 @@ def host_memory() -> HostMemory:
         min([system.available, *(limit.free_bytes for limit in limits)]),
         is_limited=bool(limits),
     )
+
+
+def memory_stalled_share(root: Path = _CGROUPS, own: Path = _OWN_CGROUP, system: Path = _PRESSURE) -> float:
+    """Return the share of the last ten seconds in which some program of this machine, or of this process's control
+    groups below `root`, waited for memory; 0 where the system does not say. Source: the kernel's document of pressure
+    stall information; macOS and Windows have none, and free memory decides alone."""
+    files = [system, *(folder / "memory.pressure" for folder in _folders(root, own, "memory"))]
+    return max(map(_stalled_share, files), default=0.0)
+
+
+def _stalled_share(file: Path) -> float:
+    try:
+        some = file.read_text(encoding="ascii").partition("\n")[0]  # some avg10=0.12 avg60=0.05 avg300=0.01 total=1234
+        fields = dict(field.split("=") for field in some.split()[1:])
+        return float(fields["avg10"]) / 100
+    except (OSError, ValueError, KeyError):
+        return 0.0
 
 
 def process_limit(limit: MemoryLimit) -> HostMemory:

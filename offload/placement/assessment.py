@@ -14,6 +14,7 @@ from enum import StrEnum
 
 from offload.devices.machine import Machine
 from offload.footprint.model import DEFAULT_N_PROMPT, ModelProfile, PlannedModel, RunConfig
+from offload.placement.saved_states import planned_state_bytes
 from offload.placement.search import (
     Placement,
     Share,
@@ -77,6 +78,10 @@ class Assessment:
     @property
     def decode_tps(self) -> float | None:
         return self.speed.decode_tps if self.speed else None
+
+    def state_bytes(self, max_bytes: int | None = None) -> int:
+        """Return as `planned_state_bytes`; 0 where the model does not fit."""
+        return planned_state_bytes(self.machine.host, self.shares, max_bytes) if self.placement is not None else 0
 
     @property
     def is_all_on_gpus(self) -> bool:

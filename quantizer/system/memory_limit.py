@@ -157,6 +157,16 @@ _M_TRIM_THRESHOLD, _M_ARENA_MAX = -1, -8
 _TRIM_BYTES = 64 << 10
 
 
+def give_back_freed_memory() -> None:
+    """Give freed memory within the heap back to the system. glibc keeps blocks of up to 32 MiB there once one of their
+    size was freed. Does nothing without glibc: other allocators give large blocks back at once."""
+    import ctypes  # as below
+
+    trim = getattr(ctypes.CDLL(None), "malloc_trim", None) if sys.platform == "linux" else None
+    if trim is not None:
+        trim(ctypes.c_size_t(0))
+
+
 def use_one_arena(*, gives_back: bool = False) -> None:
     """Let all threads of this process share one arena; call it before they start. Does nothing without glibc. With
     `gives_back` freed memory at the end of the heap goes back to the system at once, and larger blocks than 128 KiB

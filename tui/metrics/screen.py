@@ -160,6 +160,9 @@ def model_lines(model: ModelStatus, samples: Sequence[Sample], n_columns: int) -
     cells = f"{occupancy.n_cells_used:,} of {occupancy.n_cells:,}, shared"
     speeds = f"{format_speed(tps[-1]) if tps else '–'}, answers {format_speed(counters.decode_tokens_per_s)}"
     most_bytes = max((sample.n_bytes for sample in samples), default=0)
+    saved = format_memory(occupancy.saved_bytes)
+    if model.plan is not None and model.plan.saved_chats_bytes:
+        saved += f" of {format_memory(model.plan.saved_chats_bytes)}"
     read_ahead = f"{counters.n_read_ahead_tokens:,}, {counters.n_vain_tokens:,} in vain"
     rows: tuple[tuple[str, str, Sequence[float | None], float | None], ...] = (
         ("tok/s", speeds, tps, None),
@@ -167,7 +170,7 @@ def model_lines(model: ModelStatus, samples: Sequence[Sample], n_columns: int) -
         ("cache hits", cached, [sample.cached_share for sample in samples], 1.0),
         *((("read ahead", read_ahead, (), None),) if counters.n_read_ahead_tokens else ()),
         ("memory", format_memory(model.n_bytes), [sample.n_bytes for sample in samples], most_bytes),
-        *((("saved chats", format_memory(occupancy.saved_bytes), (), None),) if occupancy.saved_bytes else ()),
+        *((("saved chats", saved, (), None),) if occupancy.saved_bytes else ()),
         ("KV cells", cells, [sample.n_cells_used for sample in samples], occupancy.n_cells),
     )
     # What a model runs with, and why; another program's service does not say it.

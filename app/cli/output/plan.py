@@ -28,8 +28,11 @@ _VERDICTS = {
 _N_ROWS, _BAR_COLUMNS, _COMMAND_COLUMNS = 12, 50, 60
 
 
-def plan_lines(plan: PlacementPlan, runs: Sequence[MeasuredRun] = (), *, with_curve: bool = False) -> Iterator[str]:
-    """Yield the plan; `runs` are those of the model here, which precede what is predicted."""
+def plan_lines(
+    plan: PlacementPlan, runs: Sequence[MeasuredRun] = (), *, with_curve: bool = False, max_bytes: int = 0
+) -> Iterator[str]:
+    """Yield the plan; `runs` are those of the model here, which precede what is predicted. Models may take `max_bytes`
+    together; 0 is no limit."""
     found, setting = plan.assessment, plan.run_config
     yield _VERDICTS[found.verdict][1]
     cells = f"{setting.n_cells:,} cells of {setting.kv_types}"
@@ -41,6 +44,8 @@ def plan_lines(plan: PlacementPlan, runs: Sequence[MeasuredRun] = (), *, with_cu
     for extra in found.profile.extras:
         tokens = f" {extra.projector.tokens_text}" if extra.projector else ""
         yield f"Beside it: {extra.what}, {format_memory(extra.n_bytes)}.{tokens}"
+    if chats_bytes := found.state_bytes(max_bytes or None):
+        yield f"Chats that left the cache: up to {format_memory(chats_bytes)} more, given back where memory is short."
     if found.speed:
         measured = measured_speed(runs, found.placement.n_on_gpus if found.placement else 0)
         answers, prompts = format_speed(found.speed.decode_tps), format_speed(found.speed.prefill_tps)

@@ -84,10 +84,12 @@ def plan(
     from app.library.local.resolve import resolve
     from app.library.machine_fit.planning import plan_of_absent
     from app.protocol.plan import describe_plan
+    from app.settings.parsing import parse_byte_size
     from offload.footprint.auxiliary_models import NO_AUXILIARY_MODELS
     from offload.footprint.model import kv_table
 
     settings = load_settings({"ctx": ctx, "kv_type": kv_type, "rpc": rpc})
+    max_bytes = parse_byte_size(settings.max_memory) if settings.max_memory else 0
     wanted = cache(lambda: requested_planning_context(settings, vram, ram))
     candidate, notice = find_model(model, settings, wanted)
     data: object
@@ -103,7 +105,8 @@ def plan(
         if projector == NO_PROJECTOR:
             candidate = replace(candidate, auxiliary=NO_AUXILIARY_MODELS)
         found = plan_of_absent(candidate, notice, wanted())
-        data, lines = describe_plan(found), plan_lines(found, with_curve=plot)
+        data = describe_plan(found, max_bytes)
+        lines = plan_lines(found, with_curve=plot, max_bytes=max_bytes)
     else:
         is_default = model == settings.model
         settings = replace(
@@ -117,10 +120,8 @@ def plan(
         is_here = not vram and ram is None
         found = _plan_with_auxiliary(candidate, ref, settings, wanted(), is_here=is_here)
         runs = runs_of(ref.path, wanted().machine, settings.cache_dir) if is_here else ()
-        data, lines = (
-            encode(describe_plan(found)) | {"measured": encode(runs)},
-            plan_lines(found, runs, with_curve=plot),
-        )
+        data = encode(describe_plan(found, max_bytes)) | {"measured": encode(runs)}
+        lines = plan_lines(found, runs, with_curve=plot, max_bytes=max_bytes)
     print_result(data, lines, wants_json=wants_json)
 
 

@@ -191,6 +191,9 @@ def ps(wants_json: bool) -> None:
             print_lines([f"{model.id}  {model.state}{context}{memory}{running}"])
             if model.threads is not None and model.threads.words:
                 print_lines([f"  busy machine: {model.threads.words}"])
+            if model.plan is not None and (most_bytes := model.plan.saved_chats_bytes):
+                held = format_bytes(model.occupancy.saved_bytes) if model.occupancy is not None else "0 B"
+                print_lines([f"  chats that left the cache: {held}, at most {format_bytes(most_bytes)}"])
             print_lines(f"  {setting.words}" for setting in model.settings)
             if model.sampling is not None and model.sampling.words:
                 print_lines([f"  sampling: {model.sampling.words}"])

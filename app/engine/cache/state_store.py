@@ -25,6 +25,7 @@ import numpy.typing as npt
 from app.engine.backend import State
 from app.engine.cache_file import conversation_of, file_name, read_header, remove_file, whole_files, write_file
 from app.engine.request import IN_MEMORY
+from quantizer.system.memory_limit import give_back_freed_memory
 
 MAX_MEMORY_BYTES = 1 << 30
 MAX_DISK_BYTES = 4 << 30
@@ -32,6 +33,7 @@ MAX_CHECKPOINT_BYTES = 256 << 20  # of the checkpoints along one sequence
 MIN_CHECKPOINTS, MAX_CHECKPOINTS = 2, 8  # along one sequence
 MAX_WRITE_DELAY_S = 10.0  # of a state while the engine computes
 _POLL_S = 0.2
+_LOOK_S = 2.0  # at free memory, while nothing is written
 
 _KIND = b"localllm-seq-1\n\0"
 _MAX_BEGIN_BYTES = 4096  # of a file, up to the end of its header
@@ -69,19 +71,23 @@ class _Entry:
 class StateStore:
     """Saved states of one model. Use it from one thread; it writes files in a thread of its own. A write takes a
     processor from the engine, so it waits for `writing`, unless memory is full or it has waited long. A `namespace`
-    stands for what states depend on besides tokens; states of one never match in another. Of what is free, as
-    `free_bytes` says, the states take no more than they leave."""
+    stands for what states depend on besides tokens; states of one never match in another. In memory are at most
+    `max_memory_bytes`, and at each moment no more than `limit_bytes` returns, given how much they hold; it is asked
+    every few seconds, also while nothing is computed."""
 
     def __init__(
         self,
         folder: Path,
         max_memory_bytes: int = MAX_MEMORY_BYTES,
         max_disk_bytes: int = MAX_DISK_BYTES,
-        free_bytes: Callable[[], int] | None = None,
+        limit_bytes: Callable[[int], int] | None = None,
+        max_state_bytes: int | None = None,
     ) -> None:
         self._folder = folder
         self._max_memory_bytes = max_memory_bytes
-        self._free_bytes = free_bytes
+        self._limit_of = limit_bytes
+        # The largest state to save. One that is larger than the limit is in memory until it is written.
+        self.max_state_bytes = max_memory_bytes // 2 if max_state_bytes is None else max_state_bytes
         self._max_disk_bytes = max_disk_bytes
         self._lock = threading.RLock()  # guards _entries, which the writing thread changes too
         self._entries: dict[str, _Entry] = {}  # the least recently used first
@@ -172,11 +178,6 @@ class StateStore:
         with self._lock:
             return sum(len(entry.state) for entry in self._entries.values() if entry.state is not None)
 
-    @property
-    def max_state_bytes(self) -> int:
-        """The largest state to save: half of the memory for all."""
-        return self._max_memory_bytes // 2
-
     def n_saved(self, tokens: Sequence[int], namespace: str = "") -> int:
         """Return how many of the first `tokens` a saved state of `namespace` begins with."""
         match = self.match(tokens, namespace)
@@ -206,7 +207,7 @@ class StateStore:
     # The writing thread
 
     def _write_files(self) -> None:
-        while (name := self._to_write.get()) is not None:
+        while (name := self._next_name()) is not None:
             # Until the engine has been idle for a moment: the next request often comes at once, and a write beside a
             # prompt takes a processor from it. A full memory cannot wait, nor a chat for ever.
             deadline_s = time.monotonic() + MAX_WRITE_DELAY_S
@@ -224,11 +225,18 @@ class StateStore:
                         remove_file(self._folder / name)
             self._shrink()
 
+    def _next_name(self) -> str | None:
+        """Return the next state to write, None at the end; give memory back meanwhile if others need it. All states are
+        on disk then that will be."""
+        while True:
+            try:
+                return self._to_write.get(timeout=_LOOK_S)
+            except queue.Empty:
+                if self._is_over():
+                    self._shrink()
+
     def _limit_bytes(self, n_held: int) -> int:
-        """Return how much memory states may take now, of which they hold `n_held`."""
-        if self._free_bytes is None:
-            return self._max_memory_bytes
-        return min(self._max_memory_bytes, (n_held + self._free_bytes()) // 2)
+        return min(self._max_memory_bytes, self._max_memory_bytes if self._limit_of is None else self._limit_of(n_held))
 
     def _is_over(self) -> bool:
         n_held = self.memory_bytes
@@ -237,7 +245,7 @@ class StateStore:
     def _shrink(self) -> None:
         """Drop states from memory and files from disk, the least recently used first, down to the limits."""
         with self._lock:
-            n_memory = self.memory_bytes
+            n_memory = n_before = self.memory_bytes
             limit_bytes = self._limit_bytes(n_memory)
             n_disk = sum(entry.file_bytes for entry in self._entries.values())
             for name, entry in list(self._entries.items()):
@@ -250,6 +258,8 @@ class StateStore:
                     entry.file_bytes = 0
                 if entry.state is None and not entry.file_bytes:
                     del self._entries[name]
+        if n_memory < n_before:
+            give_back_freed_memory()
 
 
 def _n_common(left: Tokens, right: Tokens) -> int:

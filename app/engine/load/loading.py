@@ -69,12 +69,13 @@ from app.engine.tuning.tune_results import (
 from app.protocol.plan import Plan, describe_plan
 from app.protocol.status import LoadedSetting
 from app.settings.folders import cache_warning
-from offload.devices.host import LoadMeter, host_memory
+from offload.devices.host import LoadMeter, host_memory, memory_stalled_share
 from offload.devices.machine import HOST_NAME, Device, DeviceKind
 from offload.footprint.kv_cache import parse_kv_types
 from offload.footprint.model import ENGINE_BYTES, PlannedModel
 from offload.format import format_memory
 from offload.placement.load_parameters import DeviceUsage
+from offload.placement.saved_states import state_limit_bytes
 from offload.placement.search import ALL_ON_HOST, margin_bytes
 from offload.speed.type_costs import copy_bytes
 from quantizer.gguf.adapters import read_control_vector
@@ -91,8 +92,7 @@ _BATCH_ANSWERS = 32  # at once: a step of more tokens gains little on processors
 _BATCH_CELLS = 16_384  # for all of them, 512 each
 _BATCH_COPY_FROM = 4  # tokens of a step: with one a copy only is more bytes to read
 _BATCH_MEMORY_SHARE = 2  # half of the free memory may be a batch's
-# A third of this machine's memory may store sequences that left the KV cache, and never more than is left free then.
-MEMORY_SHARE = 3
+_STATE_SHARE = 6  # of this machine's memory one chat may take on its way to the disk
 
 
 @dataclass(frozen=True, slots=True)
@@ -215,7 +215,7 @@ def load_model(path: Path, config: EngineConfig, cache_dir: Path, listener: Load
             native.backend,
             partial(native.model.embedder, config, attempt.setting, pooling_of(header)),
             step_cost,
-            _store(native.backend, prepared.key, prepared.config, cache_dir, owned),
+            _store(native.backend, prepared.key, attempt, cache_dir, owned),
             partial(prepared.tuned.record_use, prepared.tuned_as),
             draft_sources=draft_sources,
             settings=(
@@ -281,7 +281,7 @@ def _prepare(path: Path, requested: EngineConfig, cache_dir: Path, listener: Loa
     )
     has_found_head = config.draft_path != requested.draft_path
     plan = plan_load(devices, header, key, choice.setting, config, listener.on_notice, has_found_head=has_found_head)
-    listener.on_plan(describe_plan(plan.attempt.plan))
+    listener.on_plan(describe_plan(plan.attempt.plan, config.max_bytes))
     if warning := check_fit(plan.attempt.plan, config.when_unfit):
         listener.on_notice(warning)
     planner, attempt = plan.planner, plan.attempt
@@ -501,13 +501,19 @@ def _deterministic_context(
     return new_backend
 
 
-def _store(backend: Backend, key: str, config: EngineConfig, cache_dir: Path, owned: ExitStack) -> StateStore:
+def _store(backend: Backend, key: str, attempt: LoadAttempt, cache_dir: Path, owned: ExitStack) -> StateStore:
     """Return the store of states computed with the weights `key`; control vectors count like weights."""
+    config, found = attempt.config, attempt.plan.assessment
     weights = "-".join([key, *(fingerprint(Path(path), scale) for path, scale in config.control_vectors)])
-    max_memory_bytes = host_memory().total_bytes // MEMORY_SHARE
+    planned_bytes, margin = found.state_bytes(config.max_bytes or None), margin_bytes(found.machine.host)
     folder = cache_dir / "prefix" / f"{weights}-{backend.facts.layout}"
     max_disk_bytes = MAX_DISK_BYTES if config.saves_prefixes else 0
-    store = StateStore(folder, max_memory_bytes, max_disk_bytes, free_bytes=lambda: host_memory().free_bytes)
+
+    def limit_bytes(n_held: int) -> int:
+        return state_limit_bytes(n_held, planned_bytes, host_memory().free_bytes, margin, memory_stalled_share())
+
+    max_state_bytes = host_memory().total_bytes // _STATE_SHARE
+    store = StateStore(folder, planned_bytes, max_disk_bytes, limit_bytes, max_state_bytes)
     owned.callback(store.close)
     return store
 

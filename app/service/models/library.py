@@ -307,6 +307,7 @@ class PlanService:
         EngineError where the machine cannot be surveyed."""
         from app.engine.load.run_history import runs_of
         from app.library.machine_fit import planning
+        from app.settings.parsing import parse_byte_size
         from offload.footprint.kv_cache import KV_TYPES, KvTypes, supports_kv_types
 
         settings = replace(
@@ -331,7 +332,7 @@ class PlanService:
             found = planning.plan_of(known.model, settings, context, is_here=request.is_here)
         has_records = request.is_here and not known.notice
         return PlanReport.of(
-            describe_plan(found),
+            describe_plan(found, parse_byte_size(settings.max_memory) if settings.max_memory else 0),
             request,
             n_ctx_train=known.model.n_ctx_train,
             kv_types=tuple(name for name in KV_TYPES if supports_kv_types(KvTypes(name, name), known.model.kv_shape)),

@@ -23,7 +23,7 @@ from app.service.pool.context_growth import ContextGrowth
 from app.service.pool.engine_client import EngineClient, EngineOwner
 from app.service.pool.memory import LoadQueue, Memory
 from app.service.pool.worker_process import StartWorker
-from app.settings.parsing import parse_duration, parse_rpc_endpoints
+from app.settings.parsing import parse_byte_size, parse_duration, parse_rpc_endpoints
 from app.settings.settings import NO_DRAFT, Settings
 from offload.footprint.kv_cache import DEFAULT_N_CTX
 from quantizer.system.errors import UsageError
@@ -336,6 +336,7 @@ def _engine_config(
         kv_type=settings.kv_type,
         context_shift=settings.context_shift,
         is_deterministic=settings.deterministic_answers,
+        max_bytes=parse_byte_size(settings.max_memory) if settings.max_memory else 0,
         n_threads=settings.threads,
         n_sequences=settings.parallel,
         uses_gpu=settings.gpu,

@@ -23,6 +23,7 @@ from offload.devices.host import (
     has_avx2,
     host_memory,
     is_quiet,
+    memory_stalled_share,
     others_share,
     performance_cores,
     process_limit,
@@ -273,3 +274,25 @@ def test_a_real_meter_counts_this_process_as_ours() -> None:
     assert load is not None
     assert load.others <= load.n_processors - load.idle
     assert load.others + load.idle < load.n_processors - 0.01
+
+
+@pytest.mark.parametrize(
+    ("files", "share"),
+    [
+        ({}, 0.0),
+        ({"memory": "some avg10=12.50 avg60=3.00 avg300=0.00 total=9\nfull avg10=1.00 avg60=0.00 total=1\n"}, 0.125),
+        ({"memory": "some avg10=0.00 avg60=90.00 avg300=9.00 total=9\n"}, 0.0),
+        ({"memory": "some avg10=1.00 total=9\n", "memory.pressure": "some avg10=40.00 total=9\n"}, 0.4),
+        ({"memory": "some avg10=1.00 total=9\n", "own/memory.pressure": "some avg10=30.00 total=9\n"}, 0.3),
+        ({"memory": "nonsense", "memory.pressure": "some avg10=x"}, 0.0),
+    ],
+)
+def test_programs_that_wait_for_memory_are_seen_on_the_machine_and_in_the_container(
+    tmp_path: Path, files: dict[str, str], share: float
+) -> None:
+    (tmp_path / "own").mkdir()
+    for name, text in files.items():
+        (tmp_path / name).write_text(text)
+    own = tmp_path / "cgroup"
+    own.write_text("0::/own\n")
+    assert memory_stalled_share(tmp_path, own, tmp_path / "memory") == pytest.approx(share)

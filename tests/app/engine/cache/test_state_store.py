@@ -93,12 +93,42 @@ def test_states_leave_memory_for_the_disk_and_are_read_again(tmp_path: Path) -> 
 @pytest.mark.parametrize(("room_bytes", "n_left"), [(9000, 3), (3600, 3), (3599, 2), (2400, 2), (1200, 1), (0, 0)])
 def test_states_take_no_more_memory_than_they_leave_free(tmp_path: Path, room_bytes: int, n_left: int) -> None:
     states = [([number] * 4, b"x" * 600) for number in range(3)]
-    store = StateStore(tmp_path, 10_000, 0, free_bytes=lambda: max(0, room_bytes - store.memory_bytes))
+    store = StateStore(tmp_path, 10_000, 0, limit_bytes=lambda n_held: (n_held + max(0, room_bytes - n_held)) // 2)
     for tokens, state in states:
         store.save(tokens, state)
     store.close()
     assert store.memory_bytes == 600 * n_left
     assert [store.match(tokens) is not None for tokens, _ in states] == [False] * (3 - n_left) + [True] * n_left
+
+
+def test_an_idle_store_gives_memory_back_when_others_need_it_and_reads_from_disk_then(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(state_store, "_LOOK_S", 0.01)
+    limit_bytes = 10_000
+    given_back = threading.Event()
+    monkeypatch.setattr(state_store, "give_back_freed_memory", given_back.set)
+    store = StateStore(tmp_path, 10_000, limit_bytes=lambda _n_held: limit_bytes)
+    with store.writing():
+        for number in range(3):
+            store.save([number] * 4, b"x" * 600)
+        while len(list(tmp_path.iterdir())) < 3:
+            assert not given_back.wait(0.01)
+        assert store.memory_bytes == 1800
+        limit_bytes = 700
+        assert given_back.wait(30)
+    assert store.memory_bytes == 600
+    assert [load(store, [number] * 4) for number in range(3)] == [b"x" * 600] * 3
+    store.close()
+
+
+def test_a_state_that_is_larger_than_the_limit_still_reaches_the_disk(tmp_path: Path) -> None:
+    store = StateStore(tmp_path, 100, max_state_bytes=1000)
+    assert store.max_state_bytes == 1000
+    store.save([1] * 4, b"x" * 600)
+    store.close()
+    assert store.memory_bytes == 0
+    assert load(store, [1] * 4) == b"x" * 600
 
 
 class Written:
