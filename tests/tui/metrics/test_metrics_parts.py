@@ -80,6 +80,14 @@ def test_what_was_read_ahead_is_shown_once_there_is_any() -> None:
     assert not any(line.startswith("read ahead") for line in model_lines(status(counters()).models[0], (), 100))
 
 
+def test_chats_that_left_the_cache_are_shown_with_what_the_plan_allows_them() -> None:
+    found = status(counters(), plan=replace(split_plan("fits", 0, 4), saved_chats_bytes=3 << 30)).models[0]
+    assert not any(line.startswith("saved chats") for line in model_lines(found, (), 100))
+    held = replace(found, occupancy=Occupancy(1, 0, 300, 2048, saved_bytes=200 << 20))
+    (line,) = [line for line in model_lines(held, (), 100) if line.startswith("saved chats")]
+    assert line.split(maxsplit=2)[2].rstrip() == "200 MiB of 3.0 GiB"
+
+
 def test_without_answers_there_are_no_latencies_and_cache_hits() -> None:
     log = MetricsHistory()
     for at_s in (1.0, 1.5):

@@ -32,7 +32,8 @@ def test_a_plan_is_one_object_with_stable_keys(environment: Mapping[str, str], t
     arguments = ("--vram", "GPU0=8GiB@900GB/s", "--ram", "16GiB@60GB/s", "--json")
     output = json_of(plan(environment, str(tiny_model), *arguments))
     keys = ["verdict", "setting", "n_layers", "devices", "decode_tps", "best_tps", "prefill_tps", "first_token_s"]
-    assert list(output) == [*keys, "uncertainty", "curve", "warnings", "remedies", "extras", "measured"]
+    others = ["uncertainty", "curve", "warnings", "remedies", "extras", "saved_chats_bytes", "measured"]
+    assert list(output) == [*keys, *others]
     assert output["verdict"] == "fits"
     gpu, host = output["devices"]
     sizes = ["weights_bytes", "kv_bytes", "compute_bytes", "free_bytes", "total_bytes", "extras_bytes"]
@@ -40,6 +41,7 @@ def test_a_plan_is_one_object_with_stable_keys(environment: Mapping[str, str], t
     assert (gpu["name"], gpu["layers"], gpu["free_bytes"]) == ("GPU0", 3, 8 * GIB)
     assert gpu["kv_bytes"] == 2 * 64 * 2 * 1024  # two layers of 64 elements in F16, for 1,024 cells
     assert host["layers"] == 0
+    assert output["saved_chats_bytes"] == 16 * GIB // 3
     assert output["curve"][3] == pytest.approx(output["decode_tps"], rel=0.01)
 
 
@@ -112,6 +114,7 @@ def test_a_plan_for_people_has_a_table_speeds_and_a_curve(environment: Mapping[s
     assert any(line.startswith("GPU0") for line in lines)
     assert any(line.startswith("Answers ") and "tok/s" in line for line in lines)
     assert sum("← here" in line for line in lines) == 1
+    assert "Chats that left the cache: up to 5.3 GiB more, given back where memory is short." in lines
 
 
 def test_a_plan_for_this_machine_uses_what_it_measured(environment: Mapping[str, str], tiny_model: Path) -> None:

@@ -3,12 +3,16 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
+from app.protocol.status import Occupancy, ServiceStatus
 from tests.app.cli.in_process import run_localllm
+from tests.app.client.scripted_client import READY
 from tests.app.running import RunningService
+from tests.tui.plans import split_plan
 
 
 def test_advice_is_no_part_of_the_settings() -> None:
@@ -41,6 +45,20 @@ def test_the_models_of_a_running_service_are_listed_with_their_settings(
     shown = localllm("ps").out
     assert f"{model['id']}  ready, {model['n_ctx']:,} tokens of context" in shown
     assert "  drafts prompt lookup" in shown
+
+
+def test_ps_says_how_much_memory_chats_hold_that_left_the_cache(
+    localllm: Callable, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    held = replace(
+        READY,
+        plan=replace(split_plan("fits", 0, 4), saved_chats_bytes=3 << 30),
+        occupancy=Occupancy(0, 0, 0, 2048, saved_bytes=200 << 20),
+    )
+    found = ServiceStatus(version="1", default_model=held.id, models=(held,))
+    monkeypatch.setattr("app.cli.verbs.service.ask_service", lambda _ask: found)
+    (line,) = [line for line in localllm("ps").out.splitlines() if "chats" in line]
+    assert line.split(maxsplit=5)[5] == "210 MB, at most 3.22 GB"
 
 
 @pytest.mark.usefixtures("home")
