@@ -490,10 +490,11 @@ def _deterministic_context(
         size = replace(config, n_ctx=facts.n_ctx, n_cells=facts.n_ctx, n_sequences=1, n_batch=n_batch)
         profile = model.profile(replace(requested_run(size, is_fused=is_fused), n_ubatch=own.n_ubatch))
         n_bytes = profile.cache_bytes + profile.compute_bytes + profile.host_bytes - ENGINE_BYTES
-        if facts.is_on_host and not _has_room(n_bytes):
+        free_bytes = host_memory().free_bytes
+        if facts.is_on_host and n_bytes > free_bytes - margin_bytes(attempt.plan.assessment.machine.host):
             raise EngineError(
                 f"Deterministic answers are computed in a context of their own, which needs {format_memory(n_bytes)};"
-                f" {format_memory(host_memory().free_bytes)} are free.",
+                f" {format_memory(free_bytes)} are free.",
                 "Close programs that take memory, load the model with a smaller --ctx, or ask without deterministic.",
             )
         return native.model.context(size, own, with_mtp=False)

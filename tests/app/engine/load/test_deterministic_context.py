@@ -14,6 +14,7 @@ from app.engine.fake import FakeBackend
 from app.engine.load import loading
 from app.engine.messages import EngineConfig
 from app.engine.tuning.tune_results import RuntimeSettings
+from offload.devices.machine import Device, DeviceKind
 from offload.footprint.model import PlannedModel
 from quantizer.system.errors import EngineError
 
@@ -41,7 +42,9 @@ def new_backend(weights: Weights, setting: RuntimeSettings = TUNED, projector: o
         backend=SimpleNamespace(facts=facts), model=weights, setting=setting, projector=projector
     )
     config = EngineConfig(n_ctx=N_CTX, n_cells=8 * N_CTX, n_sequences=8, kv_type=setting.kv_type)
-    attempt: Any = SimpleNamespace(config=config)
+    host = Device(name="CPU", kind=DeviceKind.CPU, total_bytes=9999 * MIB, free_bytes=9999 * MIB)
+    machine = SimpleNamespace(host=host)
+    attempt: Any = SimpleNamespace(config=config, plan=SimpleNamespace(assessment=SimpleNamespace(machine=machine)))
     return loading._deterministic_context(native, attempt, PlannedModel.read(GUIDE))
 
 
@@ -57,7 +60,7 @@ def new_backend(weights: Weights, setting: RuntimeSettings = TUNED, projector: o
 def test_it_has_one_answer_small_steps_and_the_models_own_weights(
     monkeypatch: pytest.MonkeyPatch, setting: RuntimeSettings, facts: dict[str, Any], is_fused: bool
 ) -> None:
-    monkeypatch.setattr(loading, "_has_room", lambda _n_bytes: True)
+    monkeypatch.setattr(loading, "host_memory", lambda: SimpleNamespace(free_bytes=9999 * MIB))
     weights = Weights()
     new_backend(weights, setting, **facts)()
     ((config, used),) = weights.made
@@ -67,7 +70,7 @@ def test_it_has_one_answer_small_steps_and_the_models_own_weights(
 
 
 def test_a_model_that_sees_keeps_the_steps_that_a_picture_needs(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(loading, "_has_room", lambda _n_bytes: True)
+    monkeypatch.setattr(loading, "host_memory", lambda: SimpleNamespace(free_bytes=9999 * MIB))
     weights = Weights()
     new_backend(weights, projector=object())()
     ((config, used),) = weights.made
@@ -75,7 +78,7 @@ def test_a_model_that_sees_keeps_the_steps_that_a_picture_needs(monkeypatch: pyt
 
 
 def test_without_memory_it_says_how_much_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(loading, "host_memory", lambda: SimpleNamespace(total_bytes=999 * MIB, free_bytes=9 * MIB))
+    monkeypatch.setattr(loading, "host_memory", lambda: SimpleNamespace(free_bytes=9 * MIB))
     with pytest.raises(EngineError, match=r"context of their own, which needs \d+ MiB; 9 MiB are free"):
         new_backend(Weights())()
 
