@@ -344,7 +344,7 @@ JOURNEYS = (
         gives=_exported,
     ),
     _verb("chats, imported", "chats", "import", "{root}/chats.json", gives=_n_chats(2 * _N_CHATS)),
-    _verb("chats, deleted", "chats", "delete", "1", gives=_n_chats(_N_CHATS - 1, _N_CHATS - 1)),
+    _verb("chats, deleted", "chats", "delete", "1", gives=_n_chats(_N_CHATS - 1, _N_CHATS - 1), of_caches=True),
     _verb("batch", "batch", "{root}/questions.jsonl", "-o", "{root}/out/answers.jsonl", "-m", "small", gives=_answered),
     _verb("forget", "forget", "--yes", gives=_n_chats(0, 0), of_caches=True),
     _verb("prune", "prune", "--yes", "--keep-prefixes", "1MB", gives=_says(""), of_caches=True),
