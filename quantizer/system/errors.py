@@ -38,7 +38,9 @@ class UserError(LocalllmError):
         self.remedy = remedy
 
     def __str__(self) -> str:
-        return f"{self.cause} {self.remedy}".rstrip()
+        # A cause that ends with the words of a library, such as llama.cpp's, has no full stop.
+        is_open = bool(self.remedy) and self.cause[-1:].isalnum()
+        return f"{self.cause}{'.' if is_open else ''} {self.remedy}".rstrip()
 
     def details(self) -> Mapping[str, int]:
         """Return what besides its sentences crosses processes; `from_info` gets it back."""

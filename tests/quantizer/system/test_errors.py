@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from quantizer.system.errors import redact_paths
+from quantizer.system.errors import UserError, redact_paths
 
 
 @pytest.mark.parametrize(
@@ -26,3 +26,16 @@ from quantizer.system.errors import redact_paths
 def test_of_an_absolute_path_the_last_part_is_left(text: str, shown: str) -> None:
     assert redact_paths(text) == shown
     assert redact_paths(shown) == shown
+
+
+@pytest.mark.parametrize(
+    ("cause", "remedy", "shown"),
+    [
+        ("It cannot be loaded.", "Choose another.", "It cannot be loaded. Choose another."),
+        ("llama.cpp says: failed to open a.gguf", "Try again.", "llama.cpp says: failed to open a.gguf. Try again."),
+        ("Is it there?", "Look.", "Is it there? Look."),
+        ("failed to open a.gguf", "", "failed to open a.gguf"),
+    ],
+)
+def test_a_cause_in_the_words_of_a_library_does_not_run_into_the_remedy(cause: str, remedy: str, shown: str) -> None:
+    assert str(UserError(cause, remedy)) == shown
