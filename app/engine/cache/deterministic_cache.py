@@ -7,12 +7,11 @@ computed in steps that end at fixed places, and only whole such steps are reused
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 
 from app.engine.backend import Backend
 from app.engine.cache.kv_cache import KVCacheManager, Slot
 from app.engine.media.chunks import n_whole
-from app.engine.request import NO_ADAPTERS, AdapterSet
 
 # Tokens of a prompt's step: on processors larger steps are no faster, and so many at most are read again of a prompt
 # that continues another.
@@ -28,10 +27,10 @@ class DeterministicCache(KVCacheManager):
         super().__init__(backend)
         self._n_prompt = 0  # tokens of the running sequence that were not sampled
 
-    def n_cached(self, tokens: Sequence[int], adapters: AdapterSet = NO_ADAPTERS) -> int:
+    def n_cached(self, tokens: Sequence[int], namespace: Hashable = ()) -> int:
         if not self._facts.truncation.is_unlimited:
             return 0
-        n_kept = super().n_cached(tokens, adapters) // DETERMINISTIC_STEP * DETERMINISTIC_STEP
+        n_kept = super().n_cached(tokens, namespace) // DETERMINISTIC_STEP * DETERMINISTIC_STEP
         while n_whole(tokens, n_kept) < n_kept:  # within a picture, whose steps begin where it does
             n_kept -= DETERMINISTIC_STEP
         return n_kept
@@ -39,7 +38,7 @@ class DeterministicCache(KVCacheManager):
     def allocate(
         self,
         tokens: Sequence[int],
-        adapters: AdapterSet = NO_ADAPTERS,
+        namespace: Hashable = (),
         *,
         wants_first_cells: bool = False,
         branches: Sequence[int] = (),  # noqa: ARG002  (they are for checkpoints)
@@ -47,7 +46,7 @@ class DeterministicCache(KVCacheManager):
     ) -> Slot:
         """Return the locked slot, and as its checkpoints the places where steps end. A sequence that
         `wants_first_cells` is scored, in steps of another size: it reuses nothing and leaves nothing."""
-        n_kept = 0 if wants_first_cells else self.n_cached(tokens, adapters)
+        n_kept = 0 if wants_first_cells else self.n_cached(tokens, namespace)
         assert not self._tree.locked_cells(), "one sequence runs at a time"
         if n_kept:
             (sequence_id,) = self._tree.unlocked()
@@ -56,7 +55,7 @@ class DeterministicCache(KVCacheManager):
             while self.evict_one():
                 pass
             sequence_id = self._new_id()
-            self._tree.insert(sequence_id, (), adapters)
+            self._tree.insert(sequence_id, (), namespace)
         self._tree.lock(sequence_id)
         self._n_prompt = 0 if wants_first_cells else len(tokens)
         if conversation:

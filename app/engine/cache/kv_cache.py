@@ -6,7 +6,7 @@ cells are needed. Independent of requests.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Hashable, Iterable, Sequence
 from dataclasses import dataclass, replace
 
 from app.engine.backend import Backend, holds_window
@@ -14,7 +14,6 @@ from app.engine.cache.prefix_tree import Match, PrefixTree
 from app.engine.cache.state_offload import MIN_SAVED_TOKENS, Restoration, StateOffloader
 from app.engine.cache.state_store import StateStore
 from app.engine.media.chunks import is_placeholder, n_whole
-from app.engine.request import NO_ADAPTERS, AdapterSet
 
 MIN_END_TOKENS = 128  # before the last token of a prompt, for a checkpoint there: it costs a step of its own
 MAX_IDLE_CELLS = 128  # of finished sequences when a new one begins, or 1 / MAX_IDLE_SHARE of all: attention reads them
@@ -62,10 +61,10 @@ class KVCacheManager:
     def n_cells_available(self) -> int:
         return self._facts.n_cells - self._tree.locked_cells()
 
-    def has_spare_cells(self, tokens: Sequence[int], adapters: AdapterSet = NO_ADAPTERS) -> bool:
+    def has_spare_cells(self, tokens: Sequence[int], namespace: Hashable = ()) -> bool:
         """Return whether `tokens`, and one more, can be computed though nothing that is not saved, or cannot be now,
         leaves the cells: free ones and those of finished sequences that can come back from the store suffice."""
-        match = self._match(tokens, adapters)
+        match = self._match(tokens, namespace)
         n_missing = len(tokens) + 1 - match.n_tokens - (self._facts.n_cells - self._tree.n_cells)
         if n_missing <= 0:
             return True
@@ -76,16 +75,16 @@ class KVCacheManager:
             self._tree.exclusive_cells(each) for each in idle if self._offloader.is_cheap_to_evict(each)
         )
 
-    def n_cached(self, tokens: Sequence[int], adapters: AdapterSet = NO_ADAPTERS) -> int:
+    def n_cached(self, tokens: Sequence[int], namespace: Hashable = ()) -> int:
         """Return how many of the first tokens `allocate` would find computed."""
-        n_cached = self._match(tokens, adapters).n_tokens
-        saved = self._saved_match(tokens, adapters, n_cached)
+        n_cached = self._match(tokens, namespace).n_tokens
+        saved = self._saved_match(tokens, namespace, n_cached)
         return saved.n_tokens if saved else n_cached
 
     def allocate(
         self,
         tokens: Sequence[int],
-        adapters: AdapterSet = NO_ADAPTERS,
+        namespace: Hashable = (),
         *,
         wants_first_cells: bool = False,
         branches: Sequence[int] = (),
@@ -96,8 +95,8 @@ class KVCacheManager:
         sequence belongs to `conversation`; a request that names none leaves it where it was."""
         needs_checkpoints = self._offloader is not None and not self._facts.truncation.is_unlimited
         # Before anything is evicted, whose tokens would no longer be known.
-        n_known = self._offloader.n_known(tokens[:-1], adapters) if self._offloader and needs_checkpoints else 0
-        slot = self._allocate(tokens, adapters, wants_first_cells=wants_first_cells)
+        n_known = self._offloader.n_known(tokens[:-1], namespace) if self._offloader and needs_checkpoints else 0
+        slot = self._allocate(tokens, namespace, wants_first_cells=wants_first_cells)
         if self._offloader is not None and needs_checkpoints:
             self.checkpoint(slot.sequence_id)  # of the end that the sequence is about to leave
             places = [n_whole(tokens, place) for place in (*branches, n_known)]
@@ -107,18 +106,18 @@ class KVCacheManager:
             self._conversations[slot.sequence_id] = conversation
         return slot
 
-    def _allocate(self, tokens: Sequence[int], adapters: AdapterSet, *, wants_first_cells: bool) -> Slot:
+    def _allocate(self, tokens: Sequence[int], namespace: Hashable, *, wants_first_cells: bool) -> Slot:
         """Return a locked slot with the longest cached prefix of `tokens`; at least the last token is left to compute.
         A sequence that continues a finished one takes its slot; any other shares the cells it needs. A new one that
         `wants_first_cells` gets them if nothing runs, which makes its results independent of other sequences."""
-        match = self._match(tokens, adapters)
+        match = self._match(tokens, namespace)
         if (wants_first_cells and not match.n_tokens and self._offload_all_idle()) or self._offload_idle(match):
-            match = self._match(tokens, adapters)  # which may be saved now
-        saved = self._saved_match(tokens, adapters, match.n_tokens)
+            match = self._match(tokens, namespace)  # which may be saved now
+        saved = self._saved_match(tokens, namespace, match.n_tokens)
         if saved is not None:
-            if (slot := self._restore(saved, tokens, adapters)) is not None:
+            if (slot := self._restore(saved, tokens, namespace)) is not None:
                 return slot
-            match = self._match(tokens, adapters)  # restoring may have evicted the match
+            match = self._match(tokens, namespace)  # restoring may have evicted the match
         source_id = match.sequence_id
         if source_id is None:
             sequence_id = self._new_id()
@@ -130,7 +129,7 @@ class KVCacheManager:
             sequence_id = self._new_id()
             self._tree.unlock(source_id)
             self._backend.share_cells(source_id, sequence_id, 0, match.n_tokens)
-        self._tree.insert(sequence_id, tokens[: match.n_tokens], adapters)
+        self._tree.insert(sequence_id, tokens[: match.n_tokens], namespace)
         self._tree.lock(sequence_id)
         return Slot(sequence_id, self.narrow(sequence_id, is_copy=True))
 
@@ -250,7 +249,7 @@ class KVCacheManager:
         assert len(used) + len(self._free_ids) == self._facts.n_seq_max, "every slot is free or used"
         assert self._tree.n_cells <= self._facts.n_cells, "the cells suffice"
 
-    def _match(self, tokens: Sequence[int], adapters: AdapterSet) -> Match:
+    def _match(self, tokens: Sequence[int], namespace: Hashable) -> Match:
         def n_usable(sequence_id: int, n_tokens: int) -> int:
             n_tokens = n_whole(tokens, n_tokens)
             if n_tokens == self._tree.length(sequence_id):
@@ -260,10 +259,10 @@ class KVCacheManager:
             return n_tokens if self._facts.supports_truncation and is_held else 0
 
         begin = tokens[:-1]  # one token must be computed for its logits
-        return self._tree.match(begin, adapters, n_usable)
+        return self._tree.match(begin, namespace, n_usable)
 
-    def _saved_match(self, tokens: Sequence[int], adapters: AdapterSet, n_cached: int) -> Restoration | None:
-        return None if self._offloader is None else self._offloader.find(tokens, adapters, n_cached)
+    def _saved_match(self, tokens: Sequence[int], namespace: Hashable, n_cached: int) -> Restoration | None:
+        return None if self._offloader is None else self._offloader.find(tokens, namespace, n_cached)
 
     def _offload_idle(self, match: Match) -> bool:
         """Move finished sequences to the store if they would slow down a new sequence; return whether any was moved.
@@ -303,7 +302,7 @@ class KVCacheManager:
         self._high_water = 0
         return bool(idle)
 
-    def _restore(self, found: Restoration, tokens: Sequence[int], adapters: AdapterSet) -> Slot | None:
+    def _restore(self, found: Restoration, tokens: Sequence[int], namespace: Hashable) -> Slot | None:
         assert self._offloader is not None
         if found.n_cells > self.n_cells_available():
             return None
@@ -317,7 +316,7 @@ class KVCacheManager:
         if not self._offloader.restore(found, sequence_id):
             self._free_ids.append(sequence_id)
             return None
-        self._tree.insert(sequence_id, (), adapters)
+        self._tree.insert(sequence_id, (), namespace)
         self._tree.lock(sequence_id)
         self.record_computed(sequence_id, tokens[: found.n_tokens])
         return Slot(sequence_id, found.n_tokens)

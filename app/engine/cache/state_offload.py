@@ -14,7 +14,6 @@ from app.engine.backend import Backend
 from app.engine.cache.prefix_tree import PrefixTree
 from app.engine.cache.state_store import SavedMatch, StateStore
 from app.engine.media.chunks import n_whole
-from app.engine.request import AdapterSet
 
 MIN_SAVED_TOKENS = 32  # fewer are computed faster than saved and restored
 # A token takes as long as saving this many of its states' bytes a parameter, if one in five is restored: measured with
@@ -63,31 +62,31 @@ class StateOffloader:
         """How many tokens a checkpoint at the end of a prompt must spare."""
         return self._min_tokens(self._checkpoint_bytes)
 
-    def find(self, tokens: Sequence[int], adapters: AdapterSet, n_cached: int) -> Restoration | None:
+    def find(self, tokens: Sequence[int], namespace: Hashable, n_cached: int) -> Restoration | None:
         """Return what continues a prefix of the prompt `tokens`, its last one left out, if restoring pays. The first
         `n_cached` tokens need none."""
-        match, truncation = self._store.match(tokens[:-1], _namespace_of(adapters)), self._facts.truncation
+        match, truncation = self._store.match(tokens[:-1], _name_of(namespace)), self._facts.truncation
         # Whether the saved state can be cut to the match: a window forgets tokens, and a recurrent state can't go back.
         if match is not None and (
             truncation.is_unlimited or (not truncation.has_states and match.n_saved <= truncation.n_window)
         ):
             found: Restoration | None = Restoration(n_whole(tokens, match.n_tokens), match)
         else:
-            found = self._find_states(tokens, adapters)
+            found = self._find_states(tokens, namespace)
         if found is None or found.n_tokens < n_cached + MIN_SAVED_TOKENS:
             return None
         if found.state is not None and MAX_RESTORED_SHARE * found.n_tokens < found.state.n_saved:
             return None
         return found
 
-    def _find_states(self, tokens: Sequence[int], adapters: AdapterSet) -> Restoration | None:
+    def _find_states(self, tokens: Sequence[int], namespace: Hashable) -> Restoration | None:
         """Return the longest prefix whose states are saved, with what holds its cells; it cuts no picture in two."""
-        begin, namespace = tokens[:-1], _namespace_of(adapters)
-        whole = self._store.match(begin, namespace, is_whole=True)
+        begin, name = tokens[:-1], _name_of(namespace)
+        whole = self._store.match(begin, name, is_whole=True)
         is_usable = whole is not None and n_whole(tokens, whole.n_tokens) == whole.n_tokens
         best = Restoration(whole.n_tokens, whole) if whole is not None and is_usable else None
-        cached, saved = self._tree.match(begin, adapters), self._store.match(begin, namespace)
-        for checkpoint in self._store.checkpoints(begin, namespace):
+        cached, saved = self._tree.match(begin, namespace), self._store.match(begin, name)
+        for checkpoint in self._store.checkpoints(begin, name):
             n_tokens = checkpoint.n_tokens
             if best is not None and n_tokens <= best.n_tokens:
                 break
@@ -101,9 +100,9 @@ class StateOffloader:
                 return Restoration(n_tokens, saved, checkpoint)
         return best
 
-    def n_known(self, begin: Sequence[int], adapters: AdapterSet) -> int:
+    def n_known(self, begin: Sequence[int], namespace: Hashable) -> int:
         """Return how many of the first tokens some cached or saved sequence has, whether or not they can be used."""
-        return max(self._tree.match(begin, adapters).n_tokens, self._store.n_saved(begin, _namespace_of(adapters)))
+        return max(self._tree.match(begin, namespace).n_tokens, self._store.n_saved(begin, _name_of(namespace)))
 
     def restore(self, found: Restoration, sequence_id: int) -> bool:
         """Restore into an empty sequence; return False, leaving it empty, if something is missing or does not fit."""
@@ -175,9 +174,9 @@ class StateOffloader:
         return self._store.n_saved(tokens, namespace) == len(tokens)
 
     def _key(self, sequence_id: int) -> tuple[list[int], str]:
-        return self._tree.tokens(sequence_id), _namespace_of(self._tree.namespace(sequence_id))
+        return self._tree.tokens(sequence_id), _name_of(self._tree.namespace(sequence_id))
 
 
-def _namespace_of(adapters: Hashable) -> str:
-    """Return the store's name of an adapter set, stable across restarts; empty for no adapters."""
-    return hashlib.blake2b(json.dumps(adapters).encode(), digest_size=12).hexdigest() if adapters else ""
+def _name_of(namespace: Hashable) -> str:
+    """Return the store's name of a namespace, stable across restarts; empty for the usual one."""
+    return hashlib.blake2b(json.dumps(namespace).encode(), digest_size=12).hexdigest() if namespace else ""

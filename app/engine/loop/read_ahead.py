@@ -26,7 +26,8 @@ def is_in_the_way(batch: Mapping[Sequence, int], request: Request) -> bool:
 
 def _is_shared(sequence: Sequence, n_tokens: int, request: Request) -> bool:
     ours, theirs = request.prompt, sequence.request.prompt
-    if type(ours) is not type(theirs) or request.lora != sequence.request.lora:
+    other = sequence.request
+    if type(ours) is not type(theirs) or (request.lora, request.owner) != (other.lora, other.owner):
         return False
     n_shared = n_common_prefix(theirs, ours) / len(theirs) * sequence.n_prompt
     return sequence.n_computed + n_tokens <= n_shared

@@ -122,7 +122,7 @@ class SlotManager:
                 return
             if sequence.request.reads_ahead and self._is_overtaken(sequence):
                 continue
-            n_cached = self._cache.n_cached(sequence.reusable, sequence.adapters)
+            n_cached = self._cache.n_cached(sequence.reusable, sequence.namespace)
             if not sequence.is_scoring and self._is_being_computed(sequence, n_cached):
                 continue  # it waits in order to share that prefix
             while len(self.running) >= self._n_most or not self._has_cells_for(sequence):
@@ -145,7 +145,7 @@ class SlotManager:
             for sequence in self._waiting
             if sequence.request.reads_ahead
             and not self._is_overtaken(sequence)
-            and not self._cache.has_spare_cells(sequence.reusable, sequence.adapters)
+            and not self._cache.has_spare_cells(sequence.reusable, sequence.namespace)
         ]
 
     def _is_overtaken(self, sequence: Sequence) -> bool:
@@ -198,14 +198,14 @@ class SlotManager:
             running.n_pending > 1 and running.tokens[:n_wanted] == sequence.tokens[:n_wanted]
             for running in self.running
             if running.request.priority >= sequence.request.priority  # one that would pause for it is not waited for
-            and running.adapters == sequence.adapters
+            and running.namespace == sequence.namespace
             and min(len(running.tokens), len(sequence.tokens)) > n_wanted
         )
 
     def _start(self, sequence: Sequence) -> None:
         slot = self._cache.allocate(
             sequence.reusable,
-            sequence.adapters,
+            sequence.namespace,
             wants_first_cells=sequence.is_scoring,
             branches=sequence.branches,
             conversation=sequence.request.conversation,

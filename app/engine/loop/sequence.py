@@ -6,7 +6,7 @@ other sequences and of the batch.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Hashable, Mapping
 from collections.abc import Sequence as Many
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
@@ -167,6 +167,11 @@ class Sequence:
     def next_media(self) -> PlacedChunk | None:
         """The chunk that the next token to compute is part of, None for text."""
         return next((placed for placed in self.media if placed.begin <= self.n_computed < placed.end), None)
+
+    @property
+    def namespace(self) -> Hashable:
+        """Return what it shares cells with: the sequences of the same adapters and the same owner."""
+        return (*self.adapters, self.request.owner) if self.request.owner else self.adapters
 
     @property
     def is_decoding(self) -> bool:

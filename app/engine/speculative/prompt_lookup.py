@@ -39,6 +39,9 @@ class PromptLookup:
         """Do nothing: the sequence owns its index."""
 
 
+_MAX_OWNERS = 4  # whose texts are kept: each takes as much memory as all do where there is one
+
+
 class _Reading:
     """The place of a sequence in each of the indexes, after its first `n_read` tokens."""
 
@@ -52,24 +55,25 @@ class _Reading:
 
 
 class CrossRequestLookup:
-    """Drafts from finished sequences of this process: at most `max_tokens` of them, the oldest dropped first. Two
-    indexes take turns: when the younger has half of all tokens, the older is dropped. The texts stay in the process."""
+    """Drafts from finished sequences of the same owner in this process: at most `max_tokens` of them, the oldest
+    dropped first. Two indexes take turns: when the younger has half of all tokens, the older is dropped. Those of a
+    few owners are kept. The texts stay in the process."""
 
     name = "cross-request lookup"
     evidence = MATCH_LENGTH
 
     def __init__(self, max_tokens: int = MAX_INDEXED_TOKENS) -> None:
         self._max_tokens = max_tokens
-        self._indexes: tuple[SuffixIndex, ...] = ()
+        self._indexes: dict[str, tuple[SuffixIndex, ...]] = {}  # by owner, the one whose answer ended last at the end
         self._readings: dict[Sequence, _Reading] = {}
 
     def estimate(self, sequence: Sequence, n_max: int, n_answers: int) -> DraftEstimate:  # noqa: ARG002
-        if not self._indexes:
+        if not self._of(sequence):
             return NO_ESTIMATE
         return sequence.drafting.acceptance[self.name].upper_bound(self._reading(sequence).best().n_matched, n_max)
 
-    def n_probe_tokens(self, sequence: Sequence) -> int:  # noqa: ARG002
-        return 1 if self._indexes else 0
+    def n_probe_tokens(self, sequence: Sequence) -> int:
+        return 1 if self._of(sequence) else 0
 
     def propose(self, requests: Many[DraftRequest]) -> list[Draft]:
         return [
@@ -82,20 +86,27 @@ class CrossRequestLookup:
         if sequence.finish_reason is not None and sequence.n_output:
             # The cached part was indexed when it was computed; a little of it connects the new part to it.
             tokens = sequence.tokens[max(0, sequence.n_cached - N_CONTEXT_TOKENS) :]
-            n_max = self._max_tokens // 2
-            if not self._indexes or len(self._indexes[0]) + min(len(tokens), n_max) > n_max:
-                self._indexes = (SuffixIndex(), *self._indexes[:1])  # a suffix automaton cannot forget single texts
-            self._indexes[0].extend(tokens[-n_max:])
+            n_max, indexes = self._max_tokens // 2, self._of(sequence)
+            if not indexes or len(indexes[0]) + min(len(tokens), n_max) > n_max:
+                indexes = (SuffixIndex(), *indexes[:1])  # a suffix automaton cannot forget single texts
+            indexes[0].extend(tokens[-n_max:])
+            self._indexes.pop(sequence.request.owner, None)
+            self._indexes[sequence.request.owner] = indexes
+            if len(self._indexes) > _MAX_OWNERS:
+                del self._indexes[next(iter(self._indexes))]
 
     def clear(self) -> None:
-        self._indexes = ()
+        self._indexes = {}
         self._readings.clear()
 
+    def _of(self, sequence: Sequence) -> tuple[SuffixIndex, ...]:
+        return self._indexes.get(sequence.request.owner, ())
+
     def _reading(self, sequence: Sequence) -> _Reading:
-        reading = self._readings.get(sequence)
-        if reading is None or reading.indexes != self._indexes:
+        reading, indexes = self._readings.get(sequence), self._of(sequence)
+        if reading is None or reading.indexes != indexes:
             n_skipped = max(0, len(sequence.tokens) - N_CONTEXT_TOKENS)
-            reading = self._readings[sequence] = _Reading(n_skipped, self._indexes)
+            reading = self._readings[sequence] = _Reading(n_skipped, indexes)
         new = sequence.tokens[reading.n_read :]
         if new:
             for reader in reading.readers:

@@ -47,7 +47,8 @@ class RequestRecord:
     for the client, `fields` are the names in its body, `ignored` those that have no effect. `until_end` holds what
     lasts until the whole answer was sent. `priority` is that of its prompts. `meter` counts the requests of a temporary
     key, if it came with one. `client` is who sends it, for work in which clients take turns: a key where one is
-    required, else an address. `receive` tells of a request over HTTP whose body was read that its client has gone."""
+    required, else an address. `owner` is that key, "" for none: what a model has read for one saves no other anything.
+    `receive` tells of a request over HTTP whose body was read that its client has gone."""
 
     model_id: str = ""
     engine: EngineClient | None = None
@@ -62,6 +63,7 @@ class RequestRecord:
     priority: int = 0
     meter: UsageMeter | None = None
     client: str = ""
+    owner: str = ""
     receive: Receive | None = None
 
     def begin(self) -> None:

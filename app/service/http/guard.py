@@ -119,11 +119,22 @@ def policy_of(settings: Settings) -> GuardPolicy:
 def socket_scopes(scope: Scope, *secrets: str) -> frozenset[KeyScope]:
     """Return the scopes of a websocket that the guard let pass, or else of the `secrets` in its first message. Raises
     RefusedError (401) where a key is required and neither has one, StorageError for an unusable key file."""
-    granted, scopes_of = scope[_SOCKET_KEY]
-    scopes: frozenset[KeyScope] = granted or next(filter(None, map(scopes_of, secrets)), frozenset())
-    if not scopes:
-        raise _missing_key()
-    return scopes
+    granted: frozenset[KeyScope] = scope[_SOCKET_KEY][0]
+    scopes_of: Callable[[str], frozenset[KeyScope]] = scope[_SOCKET_KEY][1]
+    if granted:
+        return granted
+    for secret in secrets:
+        if scopes := scopes_of(secret):
+            record = record_of(scope)
+            record.owner = _owner(secret)
+            record.client = f"key {record.owner}"
+            return scopes
+    raise _missing_key()
+
+
+def _owner(key: str) -> str:
+    """Return a name of who holds `key`, from which nobody learns it."""
+    return hashlib.sha256(key.encode()).hexdigest()
 
 
 class Guard:
@@ -174,8 +185,9 @@ class Guard:
         record, key = record_of(scope), _given_key(headers)
         record.meter = self._policy.metered.of_secret(key)
         # A key that nobody asked for may be another one in each request.
-        is_known = self._policy.requires_key or record.meter is not None
-        record.client = f"key {hashlib.sha256(key.encode()).hexdigest()}" if is_known else f"at {_address(scope)}"
+        is_known = bool(key) and (self._policy.requires_key or record.meter is not None)
+        record.owner = _owner(key) if is_known else ""
+        record.client = f"key {record.owner}" if is_known else f"at {_address(scope)}"
         if scope["type"] == "http":
             record.receive = receive = _counted(receive, _most_bytes(scope, self._policy))
         await self._app(scope, receive, send)

@@ -163,7 +163,7 @@ class ServedModel:
     def prefill_ahead(self, request: Request, prompt_after: PromptAfter) -> None:
         """Prefill what follows the answer to `request`, if the settings allow that; a batch has no next turn."""
         if self._reads_ahead and self.record.priority == 0:
-            self.shared.prefill_ahead.begin(request, prompt_after)
+            self.shared.prefill_ahead.begin(replace(request, owner=self.record.owner), prompt_after)
 
     @property
     def may_read_ahead(self) -> bool:
@@ -179,7 +179,7 @@ class ServedModel:
     async def read_ahead(self, request: Request) -> AsyncGenerator[Usage, None]:
         """Compute the prompt of `request`, which reads ahead, until a question comes; yield its usage if that was the
         whole prompt. This is no use: the model is not loaded for it, nor kept loaded."""
-        usage = await self.shared.prefill_ahead.read(request)
+        usage = await self.shared.prefill_ahead.read(replace(request, owner=self.record.owner))
         if usage is not None:
             yield usage
 
@@ -208,7 +208,10 @@ class ServedModel:
 
     async def _events(self, engine: EngineClient, requests: Sequence[Request]) -> AsyncGenerator[AnswerEvent, None]:
         growth, has_begun, overflow = self.shared.growth, False, None
-        requests = [replace(request, priority=min(request.priority, self.record.priority)) for request in requests]
+        requests = [
+            replace(request, priority=min(request.priority, self.record.priority), owner=self.record.owner)
+            for request in requests
+        ]
         first = [replace(request, min_room=room_for_answer(request)) for request in requests]
         try:
             async with engine.answer(*(first if growth.is_possible else requests)) as events:

@@ -1,0 +1,52 @@
+"""Holders of two keys do not learn from the service what the other one asks."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from app.common.keys import KeyFile, KeyScope
+from tests.app.running import RunningService
+
+BODIES: dict[str, Callable[[str], dict[str, Any]]] = {
+    "/v1/chat/completions": lambda text: {"messages": [{"role": "user", "content": text}], "max_tokens": 2},
+    "/v1/completions": lambda text: {"prompt": text, "max_tokens": 2},
+    "/v1/responses": lambda text: {"input": text, "max_output_tokens": 16},
+    "/v1/messages": lambda text: {"messages": [{"role": "user", "content": text}], "max_tokens": 2},
+}
+
+
+def _n_cached(usage: dict[str, Any]) -> int:
+    details = usage.get("prompt_tokens_details") or usage.get("input_tokens_details") or {}
+    return int(details.get("cached_tokens", 0) or usage.get("cache_read_input_tokens", 0))
+
+
+@pytest.fixture(scope="module")
+def keys(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, str]]:
+    folder = tmp_path_factory.mktemp("keys")
+    file = KeyFile(folder / "keys.json")
+    return folder, {name: file.add(name, [KeyScope.INFER]).secret for name in ("alice", "bob")}
+
+
+@pytest.fixture(scope="module")
+def keyed(start_service: Callable[..., RunningService], keys: tuple[Path, dict[str, str]]) -> RunningService:
+    return start_service(data_dir=str(keys[0]), api_key="the owner's")
+
+
+@pytest.mark.parametrize("path", BODIES)
+def test_the_prompt_of_one_key_is_not_cached_for_another(
+    keyed: RunningService, keys: tuple[Path, dict[str, str]], path: str
+) -> None:
+    body = BODIES[path](f"{path}: what only one of them knows. " * 12)
+
+    def n_cached(secret: str) -> int:
+        reply = keyed.http.post(path, json=body, headers={"authorization": f"Bearer {secret}"})
+        assert reply.status_code == 200, reply.text
+        return _n_cached(reply.json()["usage"])
+
+    secrets = (*keys[1].values(), "the owner's")
+    assert max(map(n_cached, secrets)) < 16  # the head of a prompt may be that of another path
+    assert min(map(n_cached, secrets)) > 100
