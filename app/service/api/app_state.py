@@ -121,8 +121,12 @@ async def model_of(
         record.notices.append(f"{name!r} is no local model: {model.ref.id}, the built-in one, answers. {remedy}")
     record.priority = BATCH_PRIORITY if request.headers.get(PRIORITY_HEADER) == BATCH else 0
     record.until_end.enter_context(model.keep_alive.in_request())
-    # One whose key may only use models decides neither when they go nor how long they stay.
-    return model.for_request(record, idle_limit if may_manage(request.scope) else None)
+    if idle_limit is not None and not may_manage(
+        request.scope
+    ):  # it decides neither when they go nor how long they stay
+        record.notices.append("keep_alive has no effect: this key may only use models.")
+        idle_limit = None
+    return model.for_request(record, idle_limit)
 
 
 def unload(model: ServedModel) -> None:

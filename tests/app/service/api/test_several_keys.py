@@ -50,3 +50,22 @@ def test_the_prompt_of_one_key_is_not_cached_for_another(
     secrets = (*keys[1].values(), "the owner's")
     assert max(map(n_cached, secrets)) < 16  # the head of a prompt may be that of another path
     assert min(map(n_cached, secrets)) > 100
+
+
+@pytest.mark.parametrize("keep_alive", [0, "1h"])
+def test_a_key_that_may_only_use_models_does_not_decide_how_long_they_stay(
+    keyed: RunningService, keys: tuple[Path, dict[str, str]], keep_alive: int | str
+) -> None:
+    body = {"messages": [{"role": "user", "content": "a"}], "keep_alive": keep_alive, "stream": False}
+    body["options"] = {"num_predict": 1}
+
+    def asked(secret: str) -> dict[str, Any]:
+        reply = keyed.http.post("/api/chat", json=body, headers={"authorization": f"Bearer {secret}"})
+        assert reply.status_code == 200, reply.text
+        answer: dict[str, Any] = reply.json()
+        return answer
+
+    assert "keep_alive has no effect: this key may only use models." in asked(keys[1]["alice"])["warnings"]
+    loaded = keyed.http.get("/api/ps", headers={"authorization": "Bearer the owner's"}).json()["models"]
+    assert len(loaded) == 1
+    assert not any("keep_alive" in each for each in asked("the owner's").get("warnings", ()))
