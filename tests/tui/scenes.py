@@ -495,7 +495,8 @@ SCENES = (
     Scene(name="guide-page", steps=(("'/help plan' enter", "What fits, and how fast"),)),
     Scene(
         name="welcome",
-        steps=(("", "Llama 3.2 1B Instruct", "Memory is swapped."),),
+        first=("", "Llama 3.2 1B Instruct", "Memory is swapped."),
+        steps=(),
         client=_machine_with_a_problem,
         is_welcoming=True,
     ),

@@ -10,6 +10,7 @@ from tui.app import LocalllmApp
 from tui.chat.actions import MessageActions, SettingsActions, ToolActions
 from tui.chat.commands import CHAT_COMMANDS
 from tui.chat.draft_actions import DraftActions
+from tui.chat.other_windows import OtherWindows
 from tui.chat.screen import ChatScreen
 from tui.commands import APP_COMMANDS, FEATURES, slash_line, unknown_command
 from tui.history.open_chat import OpenChatActions
@@ -17,7 +18,7 @@ from tui.inline.chat import COMMANDS, InlineChat
 
 SCREENS = [feature.screen_class() for feature in FEATURES]
 PARTS = {
-    ChatScreen: (MessageActions, DraftActions, ToolActions, SettingsActions, OpenChatActions)
+    ChatScreen: (MessageActions, DraftActions, ToolActions, SettingsActions, OpenChatActions, OtherWindows)
 }  # they carry out commands too
 EVERY_SCREEN = pytest.mark.parametrize("screen", SCREENS, ids=lambda screen: screen.__name__)
 

@@ -10,16 +10,17 @@ from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from app.engine.load.machine_file import MachineFile, this_build
-from app.engine.speculative.cost_model import CPU_COST_RATIOS
 from app.protocol.codec import decode, encode
 from offload.devices.gpus import driver_versions
 from offload.devices.host import default_threads, is_quiet
 from offload.devices.machine import HOST_NAME, Device, Machine
-from offload.footprint.model import PlannedModel, RunConfig
-from offload.speed.step_costs import step_ratios
 from offload.speed.type_costs import GraphCost, TypeCost, TypeTable, faster_copies
+
+if TYPE_CHECKING:
+    from offload.footprint.model import PlannedModel, RunConfig
 
 FILE_NAME = "types.json"
 _GRAPH = "graph"  # beside the kinds, which are written with capitals
@@ -83,6 +84,8 @@ def expected_step_ratios(
 ) -> dict[int, float]:
     """Return what steps of several tokens of `model` are expected to cost on this processor, in steps of one; empty
     before its types were measured."""
+    from offload.speed.step_costs import CPU_COST_RATIOS, step_ratios  # imports numpy
+
     table = _quiet_table(cache_dir, n_threads)
     run_config = replace(run_config, n_prompt=2 * run_config.depth)  # for the speed of its middle is asked
     return step_ratios(model.profile(run_config), table, CPU_COST_RATIOS) if table.types else {}

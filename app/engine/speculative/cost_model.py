@@ -17,17 +17,10 @@ from typing import NamedTuple
 import numpy as np
 
 from app.engine.speculative.suffix_index import Draft
+from offload.speed.step_costs import CPU_COST_RATIOS
 
 MAX_DRAFT_TOKENS = 63  # of all answers together: no next token waits for more
 
-# Measured with a 1.24B Q4_K_M on 2 AVX-512 cores at depth 512, repacked, attention not fused, all tokens with logits.
-# Kernels take 16 rows at once, then 4, and each row left over reads all weights again: 16 tokens cost less than 11.
-# fmt: off
-CPU_COST_RATIOS: dict[int, float] = {
-    1: 1.0, 2: 1.6, 3: 2.03, 4: 1.93, 5: 2.5, 8: 4.2, 9: 4.4, 12: 4.9, 15: 6.1, 16: 4.9, 17: 6.0, 24: 7.4, 28: 8.3,
-    31: 9.6, 32: 8.4, 33: 9.4, 36: 9.9, 40: 10.6, 47: 12.9, 48: 11.7, 63: 16.1, 64: 15.0,
-}
-# fmt: on
 _OBSERVATION_WEIGHT = 0.2
 # Of the first steps of a size, of which only an expectation is known: it was seen to be half of what they took.
 _FIRST_WEIGHTS = (0.4, 0.33, 0.25)

@@ -12,14 +12,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from app.engine.load.machine_file import MachineFile, fingerprint, model_key, this_build
-from app.engine.load.type_tables import copies_here, expected_step_ratios
+from app.engine.load.type_tables import copies_here
 from app.engine.messages import BackendFacts, EngineConfig, Truncation
 from app.protocol.codec import decode, encode
 from app.protocol.status import LoadedSetting
 from offload.devices.host import default_threads, usable_processors
 from offload.footprint.auxiliary_models import PlannedProjector
 from offload.footprint.kv_cache import parse_kv_types
-from offload.footprint.model import PlannedModel, RunConfig
 from offload.format import format_memory
 from offload.speed.type_costs import WeightLayout, is_copied
 from quantizer.gguf.tensor_types import TENSOR_TYPES, tensor_type_named
@@ -301,7 +300,9 @@ def best_measurement(header: Header, cache_dir: Path) -> SpeedMeasurement | None
 def known_step_cost(header: Header, cache_dir: Path) -> StepCost | None:
     """Return the step cost of a model on the processor, as of its last use, else as tuned; of sizes that were not
     measured as its types make expect. None before anything of it was measured."""
+    from app.engine.load.type_tables import expected_step_ratios
     from app.engine.speculative.cost_model import StepCost
+    from offload.footprint.model import PlannedModel, RunConfig
 
     best, threads = best_measurement(header, cache_dir), default_threads()
     setting = best.setting if best else default_setting(threads, has_gpu=False, extra_buffers_are_safe=True)

@@ -17,8 +17,9 @@ from tokenizers import Tokenizer
 from app.bench.workloads import TASKS, RandomText
 from app.engine.loop.scheduler import StepBudget
 from app.engine.request import FinishReason
-from app.engine.speculative.cost_model import CPU_COST_RATIOS, StepCost
+from app.engine.speculative.cost_model import StepCost
 from app.engine.speculative.drafter import Drafter
+from offload.speed.step_costs import CPU_COST_RATIOS
 from tests.app.engine.sequences import new_sequence
 
 __all__ = ["gains"]

@@ -15,11 +15,11 @@ from app.engine.load.type_tables import (
     host_key,
     type_tables,
 )
-from app.engine.speculative.cost_model import CPU_COST_RATIOS
 from offload.devices.host import default_threads
 from offload.devices.machine import HOST_NAME, Device, DeviceKind, Machine
 from offload.footprint.model import PlannedModel, RunConfig
 from offload.speed.cost_model import expected_rates
+from offload.speed.step_costs import CPU_COST_RATIOS
 from offload.speed.type_costs import GraphCost, ProductCost, TypeCost, TypeTable
 from quantizer.gguf.tensor_types import file_type_named
 from tests.offload.model_outlines import header_of
