@@ -272,7 +272,7 @@ class _Ways:
 
     def __init__(self) -> None:
         self.clock: Clock | None = None
-        for name in ("monotonic", "perf_counter", "process_time"):
+        for name in ("monotonic", "perf_counter", "process_time", "thread_time"):
             setattr(time, name, self._asking(getattr(time, name), lambda clock: clock.now_s))
         for name in ("monotonic_ns", "time_ns"):
             setattr(time, name, self._asking(getattr(time, name), lambda clock: int(clock.time() * 1e9)))
