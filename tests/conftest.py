@@ -6,6 +6,7 @@ import gc
 import os
 import re
 import signal
+import subprocess
 import sys
 from itertools import count
 from pathlib import Path
@@ -71,3 +72,10 @@ def pytest_collection_finish(session: pytest.Session) -> None:
     """Leave what was imported and collected to no later garbage collection: a full one took a second and more."""
     gc.collect()
     gc.freeze()
+
+
+@pytest.fixture
+def real_processes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Start children as the product does, with command lines of their own, where other tests have them forked."""
+    popen = next(each for each in subprocess.Popen.__mro__ if each.__module__ == "subprocess")
+    monkeypatch.setattr("subprocess.Popen", popen)

@@ -502,6 +502,12 @@ SCENES = (
     ),
     Scene(
         name="sidebar",
+        first=(
+            "",
+            "ready",
+            "▌Why is the sky blue?",
+            "Why is the sky blue?, please",
+        ),  # the open chat's row has the keys then
         steps=(("ctrl+o", "▌Why is the sky blue?", "2002", "◆Leeks", "enter open"),),
         furnish=_keep_answered_chats,
         is_stored=True,

@@ -20,7 +20,7 @@ from tests.quantizer.gguf_files import tiny_llama
 from tui.app import LocalllmApp
 from tui.connection import ServiceConnection, local_service
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("real_processes")]
 
 PATIENCE_S = 60.0
 

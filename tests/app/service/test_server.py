@@ -105,6 +105,7 @@ async def test_nothing_is_reported_on_a_model_that_the_end_of_the_service_stops_
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("real_processes")
 def test_a_service_whose_owner_is_gone_before_it_listens_ends(environment: Mapping[str, str]) -> None:
     command = python_command("app.cli.main", "serve", "--owned")
     pipe = subprocess.PIPE
