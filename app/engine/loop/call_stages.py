@@ -214,18 +214,22 @@ class CallStages:
 
     def _may_go_on(self, piece: bytes) -> bool:
         """Return whether a token with the text `piece` may come between calls: another call, or what closes them."""
-        text = self._decoded(piece)
-        if not text:  # the end of the answer, or a part of a character
-            return bool(piece) or not self._rules.last
+        text, part = self._decoded(piece)
+        if not (text or part):  # the end of the answer
+            return not self._rules.last
         begun = self._begun + text
+        if part:
+            rests = (rest_after(option.text, begun, is_loose=True) for option in self._options)
+            return any(rest.lstrip(_BLANKS).encode().startswith(part) for rest in rests if rest)
         return _fits(self._options, begun) and (len(begun) <= _MAX_BLANKS or bool(begun.strip(_BLANKS)))
 
-    def _decoded(self, piece: bytes) -> str:
-        """Return the text of `piece` behind what was said, without saying it."""
+    def _decoded(self, piece: bytes) -> tuple[str, bytes]:
+        """Return the text of `piece` behind what was said, without saying it, and the bytes of a character that it
+        only begins."""
         state = self._decoder.getstate()
-        text = self._decoder.decode(piece)
+        text, part = self._decoder.decode(piece), self._decoder.getstate()[0]
         self._decoder.setstate(state)
-        return text
+        return text, part
 
     def _closing(self, row: int) -> int:
         """Close the calls, and return the first token of that."""
@@ -261,7 +265,7 @@ class CallStages:
         """Return whether a token with the text `piece` may come while the answer waits for a call."""
         if not self._is_at_begin and self._last_bytes.isdisjoint(piece):
             return True
-        options, begun = self._opened(self._tail + self._decoded(piece))
+        options, begun = self._opened(self._tail + self._decoded(piece)[0])
         return not options or _fits(options, begun)
 
     def _opened(self, tail: str) -> tuple[list[_Option], str]:

@@ -173,12 +173,29 @@ def test_an_answer_that_makes_a_call_twice_ends(begin: str, last: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("behind", "closes"), [(" Well.", True), ("\n\n\n\n\n\n\n\n\n\n<call>", True), ("\n<call>", False)]
+    ("behind", "closes"),
+    [(" Well.", True), ("\n\n\n\n\n\n\n\n\n\n<call>", True), ("\n<call>", False), ("é", True), ("\n｜", True)],
 )
 def test_whether_another_call_follows_is_said_by_the_model(behind: str, closes: bool) -> None:
     must = replace(RULES, begin='root ::= "<call>{\\"stop\\":"\n', between="\n")
     _, bound, *_ = answered(f'<call>{{"stop":2}}</call>{behind}{{"walk":1}}</call>', must)
     assert bound[2] == "", "no grammar has a say"
+    assert (bound[3] == 'root ::= ""\n') == closes
+
+
+@pytest.mark.parametrize(
+    ("behind", "closes"), [("\n｜call｜", False), ("｜call｜", False), ("\né", True), ("〈", True)]
+)
+def test_a_character_that_has_only_begun_is_one_that_calls_begin_with(behind: str, closes: bool) -> None:
+    heads = tuple(replace(head, text=head.text.replace("<call>", "｜call｜")) for head in RULES.heads)
+    must = replace(
+        RULES,
+        heads=heads,
+        openings=(("｜call｜", "｜call｜"),),
+        begin='root ::= "｜call｜{\\"stop\\":"\n',
+        between="\n",
+    )
+    _, bound, *_ = answered(f'｜call｜{{"stop":2}}</call>{behind}{{"walk":1}}</call>', must)
     assert (bound[3] == 'root ::= ""\n') == closes
 
 
