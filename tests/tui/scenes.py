@@ -502,12 +502,7 @@ SCENES = (
     ),
     Scene(
         name="sidebar",
-        first=(
-            "",
-            "ready",
-            "▌Why is the sky blue?",
-            "Why is the sky blue?, please",
-        ),  # the open chat's row has the keys then
+        first=("", "ready", "Q4_K_M  4.8"),  # the chat is open: the highlight is on its row
         steps=(("ctrl+o", "▌Why is the sky blue?", "2002", "◆Leeks", "enter open"),),
         furnish=_keep_answered_chats,
         is_stored=True,
@@ -533,7 +528,7 @@ SCENES = (
     Scene(
         name="metrics",
         steps=(
-            ("f9", "Tokens a second", "qwen3-0.6b", "Benchmarks"),
+            ("f9", "Tokens a second", "400 MiB│", "qwen3-0.6b", "Benchmarks"),
             ("down enter down enter", "1.50 ×"),
         ),
         client=_measured,

@@ -155,6 +155,7 @@ class ChatSidebar(Vertical):
         with self.app.batch_update():  # one layout for the list and its rows
             await self.mount(Static("Chats", classes="part-title"), box, Static(markup=False, id="instead"), self._list)
             self._show(fetched)
+            self._list.go_to_open_chat()  # also where the list has the keys already
         self._turning = self.set_interval(_TURN_S, self._list.turn, pause=True)
         self.set_interval(60, self._list.redraw)  # how long ago a chat was
         self.set_interval(_FOLLOWED_EVERY_S, self._follow_others)
