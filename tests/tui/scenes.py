@@ -376,7 +376,7 @@ SCENES = (
         steps=(
             ("'hi' enter", "Leeks first"),
             ("'/compact' enter", "Compacted 2 messages", "ready"),
-            ("'why?' enter", "It is soup."),
+            ("'why?' enter", "It is soup.", "· 12 tokens"),
             ("ctrl+up ctrl+up ctrl+up", "edit"),
         ),
         client=_compacting(),
