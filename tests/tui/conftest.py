@@ -15,7 +15,6 @@ from types import MappingProxyType
 from typing import Any
 
 import pytest
-from textual._wait import wait_for_idle
 from textual.app import App
 from textual.events import Key, Paste
 from textual.keys import REPLACED_KEYS, _character_to_key, _get_unicode_name_from_key
@@ -75,12 +74,7 @@ class User:
         return screen_text(self.app)
 
     async def presses(self, *keys: str) -> None:
-        """Press keys one after the other, each once the app is idle; `Pilot.press` waits for that twice a key."""
-        for key in keys:
-            self.app._driver.send_message(_key_event(self.app, key))
-            await wait_for_idle(0)
-            await self.app.animator.wait_until_complete()
-        await _handle_events(self.pilot)
+        await self.pilot.press(*keys)
 
     async def types(self, text: str) -> None:
         """Type fast: a letter comes once the one before is handled, where `Pilot.press` waits 40 ms after each."""
