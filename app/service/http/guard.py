@@ -21,7 +21,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from app.common.event_log import log_event
 from app.common.keys import ALL_SCOPES, KeyFile, KeyScope, is_secret, key_file
 from app.common.service_identity import IDENTITY_PATH, STOP_PATH
-from app.service.http.access_log import MeteredKeys, record_of
+from app.service.http.access_log import MeteredKeys, RequestRecord, record_of
 from app.service.http.errors import ErrorBody, RefusedError, openai_error, status_of
 from app.service.http.streaming import JsonResponse
 from app.settings.parsing import (
@@ -125,16 +125,15 @@ def socket_scopes(scope: Scope, *secrets: str) -> frozenset[KeyScope]:
         return granted
     for secret in secrets:
         if scopes := scopes_of(secret):
-            record = record_of(scope)
-            record.owner = _owner(secret)
-            record.client = f"key {record.owner}"
+            _belongs_to(record_of(scope), secret)
             return scopes
     raise _missing_key()
 
 
-def _owner(key: str) -> str:
-    """Return a name of who holds `key`, from which nobody learns it."""
-    return hashlib.sha256(key.encode()).hexdigest()
+def _belongs_to(record: RequestRecord, key: str) -> None:
+    """Note who holds the `key` of a request, by a name from which nobody learns it."""
+    record.owner = hashlib.sha256(key.encode()).hexdigest()
+    record.client = f"key {record.owner}"
 
 
 class Guard:
@@ -185,9 +184,10 @@ class Guard:
         record, key = record_of(scope), _given_key(headers)
         record.meter = self._policy.metered.of_secret(key)
         # A key that nobody asked for may be another one in each request.
-        is_known = bool(key) and (self._policy.requires_key or record.meter is not None)
-        record.owner = _owner(key) if is_known else ""
-        record.client = f"key {record.owner}" if is_known else f"at {_address(scope)}"
+        if key and (self._policy.requires_key or record.meter is not None):
+            _belongs_to(record, key)
+        else:
+            record.client = f"at {_address(scope)}"
         if scope["type"] == "http":
             record.receive = receive = _counted(receive, _most_bytes(scope, self._policy))
         await self._app(scope, receive, send)

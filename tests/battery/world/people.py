@@ -148,22 +148,26 @@ async def _asker(world: World) -> None:
             patience_s = chance.choice((0.005, 0.1, 1.0)) if is_endless or chance.random() < 0.25 else PATIENCE_S
             try:
                 async with asyncio.timeout(patience_s):
-                    await asking(world, http, dialect, body, headers, None if is_endless else text)
+                    await asking(world, http, _Question(dialect, body, headers, None if is_endless else text))
             except TimeoutError:
                 if patience_s == PATIENCE_S:
                     world.fault(f"{dialect.path}: no end after {PATIENCE_S:g} s")
                 world.happened["hung up"] += 1
 
 
-async def _whole(
-    world: World,
-    http: httpx.AsyncClient,
-    dialect: Dialect,
-    body: dict[str, Any],
-    headers: dict[str, str],
-    text: str | None,
-) -> None:
-    reply = await http.post(dialect.path, json={**body, "stream": False}, headers=headers)
+@dataclass(frozen=True, slots=True)
+class _Question:
+    """A question in a dialect; `text` is the answer to it, None where nobody waits for that."""
+
+    dialect: Dialect
+    body: dict[str, Any]
+    headers: dict[str, str]
+    text: str | None
+
+
+async def _whole(world: World, http: httpx.AsyncClient, question: _Question) -> None:
+    dialect, text = question.dialect, question.text
+    reply = await http.post(dialect.path, json={**question.body, "stream": False}, headers=question.headers)
     if reply.status_code != 200:
         world.check_error(dialect.path, reply.status_code, reply.text)
         return
@@ -172,16 +176,11 @@ async def _whole(
         world.fault(f"{dialect.path}: {said!r} instead of {text!r}")
 
 
-async def _streamed(
-    world: World,
-    http: httpx.AsyncClient,
-    dialect: Dialect,
-    body: dict[str, Any],
-    headers: dict[str, str],
-    text: str | None,
-) -> None:
+async def _streamed(world: World, http: httpx.AsyncClient, question: _Question) -> None:
+    dialect, text = question.dialect, question.text
     said, n_ends, is_error = "", 0, False
-    async with http.stream("POST", dialect.path, json={**body, "stream": True}, headers=headers) as reply:
+    body = {**question.body, "stream": True}
+    async with http.stream("POST", dialect.path, json=body, headers=question.headers) as reply:
         if reply.status_code != 200:
             await reply.aread()
             world.check_error(dialect.path, reply.status_code, reply.text)
