@@ -42,7 +42,8 @@ def decide(load: ProcessorLoad, n_threads: int, n_most: int) -> int:
     """Return how many of `n_most` threads to use after a look during which `n_threads` computed. Pure.
 
     Where no processor was idle, more wanted to run than there are, and all got the same share of what they wanted: ours
-    wanted `n_threads`. More threads are used only where processors were idle, or others were quiet.
+    wanted `n_threads`. More threads are used only where processors were idle, ours took more than the threads can (the
+    service that starts while a model is loaded), or others were quiet.
     """
     if load.others <= QUIET_PROCESSORS:
         return n_most
@@ -52,7 +53,7 @@ def decide(load: ProcessorLoad, n_threads: int, n_most: int) -> int:
     free = int(max(0.0, load.n_processors - wanted_by_others) + _ROUNDING)
     if free <= n_threads:
         return max(1, min(free, n_most))
-    return min(n_most, n_threads + int(load.idle + _ROUNDING))
+    return min(n_most, free, max(n_threads + int(load.idle + _ROUNDING), int(max(0.0, ours) + load.idle + _ROUNDING)))
 
 
 def judge(ratios: Sequence[float], *, is_promised: bool) -> bool | None:
@@ -222,37 +223,34 @@ class ThreadControl:
         n_used, self._n_used = self._n_used, self.n_threads
         if load is None:
             return
-        if since_s > _STALE_S:
-            self._begin_after_pause(load)
+        self.use = ThreadUse(self.n_threads, self.n_most, load.others / load.n_processors, load.n_processors)
+        self._is_quiet = load.others <= QUIET_PROCESSORS
+        if self._is_quiet:
+            self._use_all_again()
+            return
+        if since_s > _STALE_S:  # what others took while nothing was computed here says nothing about now
             return
         wanted = decide(load, n_used, self.n_most)
-        self.use = ThreadUse(self.n_threads, self.n_most, load.others / load.n_processors, load.n_processors)
-        was_quiet, self._is_quiet = self._is_quiet, load.others <= QUIET_PROCESSORS
-        if self._is_quiet and not was_quiet:
-            self._answers.pauses, self._prompts.pauses = {}, {}
         if not may_try:
             self._change(wanted)
             return
-        candidates = [wanted]
-        if not self._is_quiet:
-            # How much a program of low priority or another virtual machine stands in the way, only steps show; and one
-            # thread alone may be fast where two are as slow as three.
-            others = [each for each in (wanted - 1, wanted + 1, 1) if 1 <= each <= self.n_most and each != wanted]
-            candidates += others
-            for each in others:
-                kind.pauses.setdefault(each, _Pause(now_s + _FIRST_PAUSE_S, _FIRST_PAUSE_S))
-        for each in candidates:
+        # How much a program of low priority or another virtual machine stands in the way, only steps show; and one
+        # thread alone may be fast where two are as slow as three.
+        others = [each for each in (wanted - 1, wanted + 1, 1) if 1 <= each <= self.n_most and each != wanted]
+        for each in others:
+            kind.pauses.setdefault(each, _Pause(now_s + _FIRST_PAUSE_S, _FIRST_PAUSE_S))
+        for each in (wanted, *others):
             if each != kind.n_threads and now_s >= kind.pauses.get(each, _Pause()).until_s:
                 kind.begin_trial(each, now_s, is_promised=each == wanted)
                 return
 
-    def _begin_after_pause(self, load: ProcessorLoad) -> None:
-        """Use all threads if others were quiet while nothing was computed here; else what they take now is unknown. An
-        answer that began with the one thread of a busy hour ago took a third longer."""
-        if load.others <= QUIET_PROCESSORS and self._answers.trial is self._prompts.trial is None:
-            self._answers.pauses, self._prompts.pauses, self._is_quiet = {}, {}, True
+    def _use_all_again(self) -> None:
+        """Use all threads for the next step, as others are quiet: comparing them with fewer first took a third of a
+        short answer. A trial that runs ends by its steps."""
+        self._answers.pauses, self._prompts.pauses = {}, {}
+        n_threads = {self._answers.n_threads, self._prompts.n_threads, self.n_threads}
+        if self._answers.trial is self._prompts.trial is None and n_threads != {self.n_most}:
             self._use(self.n_most)
-            self.use = ThreadUse(self.n_most, self.n_most, load.others / load.n_processors, load.n_processors)
 
     def _compare(self, kind: _Kind, trial: _Trial, token_s: float, duration_s: float, *, is_settling: bool) -> None:
         """Count a step of a trial, end its block, and the trial once it shows enough."""

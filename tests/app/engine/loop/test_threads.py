@@ -159,6 +159,29 @@ def test_all_threads_are_used_again_within_seconds_of_quiet(n_processors: int, n
     assert not control.use.is_machine_busy
 
 
+def test_what_the_service_computes_while_a_model_is_loaded_takes_no_thread_away() -> None:
+    # of a load beside a service that starts: ours took 1.6 processors, with one thread that loads
+    assert decide(ProcessorLoad(others=0.25, idle=0.14, n_processors=2), 1, 2) == 2
+
+
+@pytest.mark.parametrize("noise", [1.0, 1.2, 1.6])
+def test_the_first_quiet_look_gives_all_threads_back_without_comparing_them(noise: float) -> None:
+    machine = Machine(2, n_busy=2)
+    control = control_of(machine)
+    machine.pass_time(2.0)  # a model loads beside others
+    control = ThreadControl(2, machine.apply, StepCost(), control.meter, machine.clock)
+    run(machine, control, 0.1)
+    assert machine.n_threads == 1
+    run(machine, control, 0.4, n_tokens=64)
+    machine.n_busy = 0
+    machine.pass_time(2.0)
+    control.look()
+    for n_tokens in (1, 64, 1):
+        control.prepare(n_tokens)
+        assert machine.n_threads == 2
+        control.observe(n_tokens, noise * machine.step())
+
+
 @given(st.integers(2, 64))
 def test_a_quiet_machine_is_looked_at_twice_a_second_and_nothing_changes(n_processors: int) -> None:
     machine = Machine(n_processors)
