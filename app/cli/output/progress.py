@@ -1,4 +1,5 @@
-"""The progress of verbs: a bar on stderr at a terminal, a line of JSON on stdout in a job, nothing elsewhere.
+"""The progress of verbs: a bar on stderr at a terminal, a line of JSON on stdout in a job, elsewhere (a log, a pipe) a
+line on stderr once a minute, so that short work prints nothing and long work is seen to go on.
 
 `app.service.jobs.run` reads the lines, beside what the verb itself prints with --json.
 """
@@ -30,6 +31,7 @@ from app.library.download.events import Speedometer
 from quantizer.write.events import Event, JobPlanned, TensorWritten
 
 _EVERY_S = 0.1
+_LOG_EVERY_S = 60.0
 
 
 class EventBar:
@@ -87,21 +89,53 @@ class EventBar:
         self._emitted_s, self._is_emitted = self._now(), True
 
 
+class _LogLines:
+    """The same as a line on stderr for each minute."""
+
+    def __init__(self, title: str, n_total: int | None, is_bytes: bool, now: Callable[[], float]) -> None:
+        self._title, self._n_total, self._is_bytes = title, n_total, is_bytes
+        self._now = now
+        self._begun_s = self._written_s = now()
+
+    def begin(self) -> None:
+        """Write nothing yet: most work ends within a minute."""
+
+    def end(self) -> None:
+        """Write nothing: what comes next says that this has ended."""
+
+    def update(self, *, n_done: int | None = None, n_total: int | None = None, title: str | None = None) -> None:
+        self._title = self._title if title is None else title
+        self._n_total = self._n_total if n_total is None else n_total
+        now_s = self._now()
+        if n_done is None or now_s - self._written_s < _LOG_EVERY_S:
+            return
+        self._written_s = now_s
+        scale, unit = (1e6, " MB") if self._is_bytes else (1, "")
+        line = f"{self._title}: {n_done / scale:,.0f}"
+        if self._n_total:
+            left_s = (self._n_total - n_done) * (now_s - self._begun_s) / max(n_done, 1)
+            line += f" of {self._n_total / scale:,.0f}{unit}, about {max(1, round(left_s / 60))} min left"
+        else:
+            line += unit
+        self.note(f"{line}.")
+
+    def note(self, sentence: str) -> None:
+        click.echo(printable(sentence), err=True)
+
+
 class _TerminalBar:
-    """The same as a bar on stderr that is erased when done; invisible where stderr is not a terminal."""
+    """The same as a bar on stderr that is erased when done."""
 
     def __init__(self, title: str, n_total: int | None, is_bytes: bool) -> None:
         counts = (DownloadColumn(), TransferSpeedColumn()) if is_bytes else (MofNCompleteColumn(),)
-        console = Console(stderr=True)
         self._progress = Progress(
             TextColumn("{task.description}", markup=False),
             BarColumn(),
             *counts,
             TimeRemainingColumn(),
-            console=console,
+            console=Console(stderr=True),
             transient=True,
             redirect_stdout=sys.stdout.isatty(),  # rich would send a piped stdout to stderr
-            disable=not console.is_terminal,
         )
         self._task = self._progress.add_task(title, total=n_total)
 
@@ -125,21 +159,32 @@ _Step = TypeVar("_Step", bound=TaskProgress)
 
 def with_progress(title: str, steps: Iterator[_Step]) -> Iterator[_Step]:
     """Yield `steps` while a bar follows them."""
-    with _Shown(title, None) as shown:
+    with Shown(title, None) as shown:
         for step in steps:
             shown.bar.update(n_total=step.n_steps, n_done=step.index + 1)
             yield step
 
 
-class _Shown:
+class Shown:
     """A context manager around the bar of this verb, of `n_total` steps; None while unknown."""
 
-    def __init__(self, title: str, n_total: int | None, *, is_bytes: bool = False) -> None:
+    def __init__(
+        self,
+        title: str,
+        n_total: int | None,
+        *,
+        is_bytes: bool = False,
+        now: Callable[[], float] = time.monotonic,
+    ) -> None:
         context = click.get_current_context(silent=True)
         events = context.find_object(JobEvents) if context else None
-        self.bar: EventBar | _TerminalBar = (
-            EventBar(events, title, n_total, is_bytes=is_bytes) if events else _TerminalBar(title, n_total, is_bytes)
-        )
+        self.bar: EventBar | _TerminalBar | _LogLines
+        if events:
+            self.bar = EventBar(events, title, n_total, is_bytes=is_bytes)
+        elif Console(stderr=True).is_terminal:
+            self.bar = _TerminalBar(title, n_total, is_bytes)
+        else:
+            self.bar = _LogLines(title, n_total, is_bytes, now)
 
     def __enter__(self) -> Self:
         self.bar.begin()
@@ -149,7 +194,7 @@ class _Shown:
         self.bar.end()
 
 
-class DownloadProgress(_Shown):
+class DownloadProgress(Shown):
     """A bar of a download's events; some are printed as a sentence above it."""
 
     def __init__(self) -> None:
@@ -175,7 +220,7 @@ class DownloadProgress(_Shown):
             self.bar.note(sentence)
 
 
-class JobProgress(_Shown):
+class JobProgress(Shown):
     """A bar of a quantize job's events."""
 
     def __init__(self) -> None:
@@ -188,7 +233,7 @@ class JobProgress(_Shown):
             self.bar.update(n_done=event.n_written, title=f"{event.name} {event.stored} → {event.target}")
 
 
-class Meter(_Shown):
+class Meter(Shown):
     """A bar of `n_total` things, or of as many bytes."""
 
     def __init__(self, title: str, n_total: int, *, is_bytes: bool = False) -> None:
