@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 from rich.table import Table
 
 from app.common.terminal import printable
-from app.protocol.codec import decode, encode
+from app.protocol.codec import decode_checked, encode
 from quantizer.system.errors import UsageError
 
 if TYPE_CHECKING:
@@ -94,8 +94,8 @@ class Results:
     def load(cls, path: Path) -> Results:
         """Read a file of `save`. Raises UsageError for another file."""
         try:
-            return decode(cls, json.loads(path.read_text(encoding="utf-8")))
-        except (OSError, ValueError, KeyError, TypeError) as error:
+            return decode_checked(cls, json.loads(path.read_text(encoding="utf-8")))
+        except (OSError, ValueError, RecursionError) as error:
             raise UsageError(f"{path} contains no results: {error}", "Name a file that the driver wrote.") from error
 
 

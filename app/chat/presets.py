@@ -44,7 +44,7 @@ class Presets:
         try:
             with explained(f"{self._path} cannot be read", "Check its permissions."):
                 tables = tomllib.loads(self._text())
-        except (UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+        except (ValueError, RecursionError) as error:
             raise UsageError(f"{self._path} is not valid TOML: {error}.", "Fix it, or move it away.") from error
         return {name: self._settings(name, table) for name, table in tables.items()}
 

@@ -16,12 +16,13 @@ from app.client.httpx_alone import httpx
 from app.client.own_service import NotOursError
 from app.common.outbound import no_tls, tls_context
 from app.protocol.chat import Completed, GenerationOptions, Message, PromptProgress, ThreadUse, ToolCallDelta
-from app.protocol.codec import decode, encode
+from app.protocol.codec import decode_checked, encode
 from app.protocol.errors import ForeignServiceError, ServiceError
 from quantizer.system.errors import ErrorInfo, UsageError, UserError
 
 _T = TypeVar("_T")
 MAX_QUOTED = 300  # characters of a server's text, in an error
+_LARGEST = 1e15  # of a number in an answer: neither a count nor a time is larger, and JSON has 1e999
 _START_AGAIN = "Start it with `localllm serve`, or start localllm again."
 _SOUND_FORMATS = {"mpeg": "mp3", "x-wav": "wav", "wave": "wav"}  # subtypes that OpenAI's API calls otherwise
 
@@ -98,7 +99,7 @@ class HttpConnection(ABC):
                 await self._alone(response.aread())
         try:
             return response.status_code, response.json()
-        except ValueError:
+        except (ValueError, RecursionError):
             return response.status_code, None
 
     async def events(self, method: str, path: str, body: object = None) -> AsyncGenerator[dict[str, Any], None]:
@@ -165,7 +166,7 @@ class HttpConnection(ABC):
     def _parsing(self) -> Iterator[None]:
         try:
             yield
-        except (ValueError, LookupError, TypeError, AttributeError) as error:
+        except (ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
             raise self._invalid(str(error)[:MAX_QUOTED]) from error
 
     @abstractmethod
@@ -215,7 +216,8 @@ class Connection(HttpConnection):
 def error_of(data: dict[str, Any]) -> UserError:
     """Return the error of an OpenAI error object with our `kind`, `cause`, `remedy`, `details`."""
     cause = data.get("cause") or data.get("message") or "The service failed."
-    return ErrorInfo(data.get("kind", "ServiceError"), cause, data.get("remedy", ""), data.get("details", {})).error()
+    remedy, details = str(data.get("remedy") or ""), data.get("details") or {}
+    return ErrorInfo(str(data.get("kind", "ServiceError")), str(cause), remedy, details).error()
 
 
 def error_message(body: bytes) -> str:
@@ -223,7 +225,7 @@ def error_message(body: bytes) -> str:
     text = body.decode("utf-8", "replace")
     try:
         error = json.loads(text)["error"]
-    except (ValueError, LookupError, TypeError):
+    except (ValueError, LookupError, TypeError, RecursionError):
         error = text
     return str(error.get("message", error) if isinstance(error, dict) else error).strip()[:MAX_QUOTED]
 
@@ -321,34 +323,54 @@ class CallReader:
         return ToolCallDelta(index, unique, name, arguments)
 
 
+def stated_number(values: Mapping[str, Any], name: str, default: float = 0.0, *, least: float = 0.0) -> float:
+    """Return the number `name` of another program's JSON, `default` where it says none. Raises ValueError for anything
+    else, and one below `least`: it is counted with, and stored."""
+    value = values.get(name)
+    if value is None:
+        return default
+    if isinstance(value, bool) or not isinstance(value, int | float) or not least <= value <= _LARGEST:
+        raise ValueError(f"{name} is {str(value)[:40]!r}")
+    return value
+
+
+def stated_text(value: object, name: str) -> str:
+    """Return a text of another program's JSON, "" where it says none. Raises TypeError for anything else."""
+    if value is None or isinstance(value, str):
+        return value or ""
+    raise TypeError(f"{name} is not a text")
+
+
 def progress_of(data: Mapping[str, Any]) -> PromptProgress:
-    """Return the progress of a prompt from llama-server's `prompt_progress`, with what localllm says besides."""
-    left_ms, machine = data.get("left_ms"), data.get("machine")
+    """Return the progress of a prompt from llama-server's `prompt_progress`, with what localllm says besides. Raises
+    ValueError, TypeError, KeyError or AttributeError for anything else."""
+    machine = data.get("machine")
     return PromptProgress(
-        n_tokens=int(data["total"]),
-        n_cached=int(data["cache"]),
-        n_read=int(data["processed"]),
-        elapsed_s=float(data["time_ms"]) / 1000,
-        left_s=None if left_ms is None else float(left_ms) / 1000,
-        n_ahead=int(data.get("n_ahead", 0)),
-        machine=None if machine is None else decode(ThreadUse, machine),
+        n_tokens=int(stated_number(data, "total")),
+        n_cached=int(stated_number(data, "cache")),
+        n_read=int(stated_number(data, "processed")),
+        elapsed_s=stated_number(data, "time_ms") / 1000,
+        left_s=None if data.get("left_ms") is None else stated_number(data, "left_ms") / 1000,
+        n_ahead=int(stated_number(data, "n_ahead")),
+        machine=None if machine is None else decode_checked(ThreadUse, machine),
     )
 
 
-def completed_of(reason: str, usage: dict[str, Any], timings: dict[str, Any]) -> Completed:
-    """Return the end of an answer from the last of OpenAI's `usage` and llama.cpp's `timings`."""
+def completed_of(reason: str, usage: Mapping[str, Any], timings: Mapping[str, Any]) -> Completed:
+    """Return the end of an answer from the last of OpenAI's `usage` and llama.cpp's `timings`. Raises as
+    `progress_of`."""
     details = usage.get("prompt_tokens_details") or {}
     return Completed(
         finish_reason=reason,
-        n_prompt_tokens=usage.get("prompt_tokens", 0),
-        n_cached_tokens=details.get("cached_tokens", 0),
-        n_output_tokens=usage.get("completion_tokens", 0),
-        time_to_first_token_s=timings.get("time_to_first_token_ms", 0.0) / 1000,
-        prefill_tokens_per_s=timings.get("prompt_per_second", 0.0),
-        decode_tokens_per_s=timings.get("predicted_per_second", 0.0),
-        n_drafted_tokens=timings.get("draft_n", 0),
-        n_accepted_tokens=timings.get("draft_n_accepted", 0),
-        tokens_per_pass=timings.get("tokens_per_pass", 1.0),
-        saved_s=timings.get("draft_saved_ms", 0.0) / 1000,
-        n_cut_reasoning_tokens=timings.get("reasoning_cut_n", 0),
+        n_prompt_tokens=int(stated_number(usage, "prompt_tokens")),
+        n_cached_tokens=int(stated_number(details, "cached_tokens")),
+        n_output_tokens=int(stated_number(usage, "completion_tokens")),
+        time_to_first_token_s=stated_number(timings, "time_to_first_token_ms") / 1000,
+        prefill_tokens_per_s=stated_number(timings, "prompt_per_second"),
+        decode_tokens_per_s=stated_number(timings, "predicted_per_second"),
+        n_drafted_tokens=int(stated_number(timings, "draft_n")),
+        n_accepted_tokens=int(stated_number(timings, "draft_n_accepted")),
+        tokens_per_pass=stated_number(timings, "tokens_per_pass", 1.0),
+        saved_s=stated_number(timings, "draft_saved_ms", least=-_LARGEST) / 1000,  # drafts may cost more than they save
+        n_cut_reasoning_tokens=int(stated_number(timings, "reasoning_cut_n")),
     )

@@ -22,6 +22,8 @@ from quantizer.system.sockets import listening_users
 _PROOF_TIMEOUT_S: Final = 30.0  # a service on a busy machine may be slow
 _MAX_BODY_BYTES: Final = 4096
 _READ_BYTES: Final = 4096
+_NO_ANSWER: Final = (h11.ProtocolError, httpcore.ReadError, httpcore.WriteError)
+_NO_PROOF: Final = (ValueError, LookupError, TypeError, RecursionError)  # what JSON of another program raises
 
 
 class NotOursError(httpcore.ConnectError):
@@ -78,7 +80,7 @@ class _ProvingBackend(httpcore.AsyncNetworkBackend):
         try:
             answer = json.loads(await _get(stream, host, f"{IDENTITY_PATH}?challenge={challenge}"))
             proof = answer["proof"]
-        except (h11.ProtocolError, httpcore.ReadError, httpcore.WriteError, ValueError, LookupError, TypeError):
+        except (*_NO_ANSWER, *_NO_PROOF):
             raise NotOursError(is_localllm=False) from None
         users = listening_users(*peer)  # one who could read the key, as on a network home, is another user still
         is_same_user = not users or os.geteuid() in users

@@ -21,6 +21,8 @@ from app.client.connection import (
     completion_body,
     error_message,
     progress_of,
+    stated_number,
+    stated_text,
 )
 from app.client.httpx_alone import httpx
 from app.common.answer_text import ANY_FAMILY, ReasonedText, ReasoningParser
@@ -147,7 +149,9 @@ class RemoteEngine(HttpConnection):
                 yield delta
         if rest := reply.rest():
             yield rest
-        yield reply.completed()
+        with self._parsing():
+            completed = reply.completed()
+        yield completed
 
     def _unreachable(self, error: Exception) -> ServiceError:
         if isinstance(error, httpx.InvalidURL):
@@ -196,10 +200,10 @@ class _Reply:
         if self._ends_thoughts:
             self._response_id = str(event.get("id") or self._response_id)
         for choice in event.get("choices") or ():
-            self._reason = choice.get("finish_reason") or self._reason
+            self._reason = stated_text(choice.get("finish_reason"), "finish_reason") or self._reason
             delta = choice.get("delta") or {}
-            text += str(delta.get("content") or choice.get("text") or "")
-            reasoning += str(delta.get("reasoning_content") or delta.get("reasoning") or "")
+            text += stated_text(delta.get("content") or choice.get("text"), "content")
+            reasoning += stated_text(delta.get("reasoning_content") or delta.get("reasoning"), "reasoning_content")
             pieces += delta.get("tool_calls") or ()
         self._usage = event.get("usage") or self._usage
         self._timings = event.get("timings") or self._timings
@@ -231,19 +235,20 @@ class _Reply:
         return AnswerDelta(parsed.text, self.n_pieces, parsed.reasoning, calls, self._response_id)
 
     def completed(self) -> Completed:
-        n_output = self._usage.get("completion_tokens", self.n_pieces)
+        n_output = int(stated_number(self._usage, "completion_tokens", self.n_pieces))
         first_s = self._last_s if self._first_s is None else self._first_s
         span_s = self._last_s - first_s
         measured = {
             "time_to_first_token_ms": 1000 * (first_s - self._sent_s),
             "predicted_per_second": max(n_output - 1, 0) / span_s if span_s >= _LEAST_SPAN_S else 0.0,
         }
-        return completed_of(self._reason, {"completion_tokens": n_output, **self._usage}, {**measured, **self._timings})
+        reported = {name: value for name, value in self._timings.items() if value is not None}
+        return completed_of(self._reason, {**self._usage, "completion_tokens": n_output}, {**measured, **reported})
 
 
 def _model(item: Mapping[str, Any]) -> ModelStatus:
     lengths = [item.get(name) for name in _CONTEXT_FIELDS] + [(item.get("meta") or {}).get("n_ctx")]
-    n_ctx = next((value for value in lengths if isinstance(value, int)), 0)
+    n_ctx = next((value for value in lengths if type(value) is int and value >= 0), 0)
     return ModelStatus(id=item["id"], state="ready", progress=1.0, n_ctx=n_ctx, notices=(), error=None)
 
 

@@ -9,7 +9,16 @@ from collections.abc import AsyncGenerator, Mapping, Sequence
 from typing import Any
 from urllib.parse import quote, urlencode
 
-from app.client.connection import CallReader, Connection, chat_body, completed_of, completion_body, progress_of
+from app.client.connection import (
+    CallReader,
+    Connection,
+    chat_body,
+    completed_of,
+    completion_body,
+    progress_of,
+    stated_number,
+    stated_text,
+)
 from app.client.httpx_alone import httpx
 from app.common.service_identity import STOP_PATH, ServiceIdentity, new_challenge
 from app.protocol.chat import AnswerDelta, AnswerEvent, GenerationOptions, MediaPart, Message, PromptProgress, Tool
@@ -170,23 +179,32 @@ class ServiceClient(Connection):
         calls = CallReader()
         reported = {"timings_per_token": True, "return_progress": True}
         async for event in self.events("POST", path, {**reported, **body}):
-            if "prompt_progress" in event:
-                progress = progress_of(event["prompt_progress"])
-                # Every answer has two more, as llama-server's clients expect: what was cached, and that all is read.
-                is_between = progress.elapsed_s > 0 and progress.n_read < progress.n_tokens
-                if is_between or not progress.n_tokens:
-                    yield progress
-                continue
-            for choice in event["choices"]:
-                delta = choice.get("delta") or {"content": choice.get("text")}
-                text, reasoning = delta.get("content") or "", delta.get("reasoning_content") or ""
-                pieces = calls.read(delta.get("tool_calls"))
-                if text or reasoning or pieces:
-                    yield AnswerDelta(text, event["timings"]["predicted_n"], reasoning, pieces, event["id"])
-                reason = choice["finish_reason"] or reason
-            usage = event.get("usage") or usage
-            timings = event.get("timings") or timings
-        yield completed_of(reason, usage, timings)
+            news: list[AnswerEvent] = []
+            with self._parsing():
+                if "prompt_progress" in event:
+                    progress = progress_of(event["prompt_progress"])
+                    # Every answer has two more, as llama-server's clients expect: what was cached, and that all is
+                    # read.
+                    is_between = progress.elapsed_s > 0 and progress.n_read < progress.n_tokens
+                    if is_between or not progress.n_tokens:
+                        news.append(progress)
+                else:
+                    for choice in event["choices"]:
+                        delta = choice.get("delta") or {"content": choice.get("text")}
+                        text = stated_text(delta.get("content"), "content")
+                        reasoning = stated_text(delta.get("reasoning_content"), "reasoning_content")
+                        pieces = calls.read(delta.get("tool_calls"))
+                        if text or reasoning or pieces:
+                            n_tokens = int(stated_number(event["timings"], "predicted_n"))
+                            news.append(AnswerDelta(text, n_tokens, reasoning, pieces, str(event["id"])))
+                        reason = stated_text(choice["finish_reason"], "finish_reason") or reason
+                    usage = event.get("usage") or usage
+                    timings = event.get("timings") or timings
+            for each in news:
+                yield each
+        with self._parsing():
+            completed = completed_of(reason, usage, timings)
+        yield completed
 
     def complete(
         self, prompt: str, model: str = "", options: GenerationOptions | None = None

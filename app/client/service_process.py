@@ -63,7 +63,7 @@ class StartedService:
         except TimeoutError:
             raise ServiceError(f"The service did not start within {START_TIMEOUT_S:g} s.", _see(self.log)) from None
         greeting: Any = None
-        with contextlib.suppress(ValueError):
+        with contextlib.suppress(ValueError, RecursionError):
             greeting = json.loads(line)
         if isinstance(greeting, dict) and "error" in greeting:
             from app.client.connection import error_of

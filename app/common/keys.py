@@ -98,7 +98,7 @@ class KeyFile:
                 with _using(self._path):
                     data = json.loads(self._path.read_text(encoding="utf-8"))
                 self._keys, self._state = tuple(_parsed(item) for item in data["keys"]), state
-            except (ValueError, KeyError, TypeError, AttributeError) as error:
+            except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
                 raise StorageError(f"{self._path} is damaged.", "Remove it and create new keys.") from error
         return self._keys
 

@@ -85,7 +85,7 @@ class ServiceIdentity:
         """Return the port where a service runs, or once ran, in place of the one of the settings; 0 for none. Whatever
         listens there has to prove itself like any other."""
         for path in self._record_paths():
-            with contextlib.suppress(OSError, ValueError, KeyError, TypeError), path.open("rb") as file:
+            with contextlib.suppress(OSError, ValueError, KeyError, TypeError, RecursionError), path.open("rb") as file:
                 port = json.loads(file.read(_MAX_RECORD_BYTES))["port"]
                 if isinstance(port, int) and 0 < port < 1 << 16:
                     return port

@@ -49,7 +49,7 @@ class FirstPrompts:
     def _read(self) -> dict[str, int]:
         try:
             data = json.loads(self._path.read_text(encoding="utf-8"))
-        except (OSError, ValueError):
+        except (OSError, ValueError, RecursionError):
             return {}
         if not isinstance(data, dict):
             return {}

@@ -61,7 +61,7 @@ def find_agent(agent: Agent) -> Installed | None:
     read_version = {"npm": _npm_version, "pypi": _python_version}.get(registry)
     try:
         return Installed(path, read_version(name, Path(path)) if read_version else "")
-    except (OSError, ValueError):
+    except (OSError, ValueError, RecursionError):
         return Installed(path, "")
 
 

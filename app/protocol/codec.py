@@ -12,7 +12,7 @@ from dataclasses import MISSING, fields, is_dataclass
 from enum import Enum
 from functools import cache
 from pathlib import Path
-from typing import Any, TypeAlias, TypeVar, Union, cast
+from typing import Any, Literal, TypeAlias, TypeVar, Union, cast
 
 _Decoder: TypeAlias = Callable[[Any], Any]
 _Value = TypeVar("_Value")
@@ -48,15 +48,29 @@ def _names(kind: Any) -> tuple[str, ...]:
 def decode(kind: type[_Value], data: Any) -> _Value:
     """Return the dataclass `kind` that `data` describes. Unknown fields are ignored, missing ones take their default.
     Raises KeyError, TypeError or ValueError for data that describes something else."""
-    value: _Value = _dataclass_decoder(cast("Any", kind))(data)
+    value: _Value = _dataclass_decoder(cast("Any", kind), False)(data)
+    return value
+
+
+def decode_checked(kind: type[_Value], data: Any) -> _Value:
+    """Return the same of what a file says: each plain field is also of the type that it declares, and no number is NaN
+    or infinite. Raises ValueError alone, for whatever is wrong."""
+    try:
+        value: _Value = _dataclass_decoder(cast("Any", kind), True)(data)
+    except (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError) as error:
+        raise ValueError(f"not a {kind.__name__}: {error}") from error
     return value
 
 
 @cache
-def _dataclass_decoder(kind: type[Any]) -> _Decoder:
+def _dataclass_decoder(kind: type[Any], is_checked: bool) -> _Decoder:
     hints = typing.get_type_hints(kind)
     parts = [
-        (item.name, item.default is MISSING and item.default_factory is MISSING, _decoder(hints[item.name]))
+        (
+            item.name,
+            item.default is MISSING and item.default_factory is MISSING,
+            _decoder(hints[item.name], is_checked),
+        )
         for item in fields(kind)
         if item.init
     ]
@@ -73,53 +87,102 @@ def _dataclass_decoder(kind: type[Any]) -> _Decoder:
 
 
 @cache
-def _decoder(hint: Any) -> _Decoder | None:
-    """Return what makes a value of type `hint` from JSON data, None where the data is the value."""
+def _decoder(hint: Any, is_checked: bool) -> _Decoder | None:
+    """Return what makes a value of type `hint` from JSON data, None where the data is the value. The type of a plain
+    value is looked at only if it `is_checked`: each token of an answer is a message."""
     origin, arguments = typing.get_origin(hint), typing.get_args(hint)
     if origin is typing.Annotated:
-        return _decoder(arguments[0])
+        return _decoder(arguments[0], is_checked)
     if origin in (Union, types.UnionType):
-        return _union_decoder(arguments)
+        return _union_decoder(arguments, is_checked)
     if origin is tuple:
-        return _tuple_decoder(arguments)
+        return _tuple_decoder(arguments, is_checked)
     if origin is list:
-        member = _decoder(arguments[0])
-        return None if member is None else lambda items: [member(item) for item in items]
+        member = _decoder(arguments[0], is_checked)
+        return None if member is None else lambda items: [member(item) for item in _listed(items)]
     if isinstance(origin, type) and issubclass(origin, Mapping):
-        value = _decoder(arguments[1])
-        return None if value is None else lambda data: {key: value(item) for key, item in data.items()}
+        value = _decoder(arguments[1], is_checked)
+        if value is None:
+            return _object if is_checked else None
+        return lambda data: {key: value(item) for key, item in data.items()}
     if isinstance(hint, type) and issubclass(hint, Enum | Path):
         return hint
     if is_dataclass(hint):
-        return _dataclass_decoder(cast("Any", hint))
-    return (lambda text: text.encode("latin-1")) if hint is bytes else None
+        return _dataclass_decoder(cast("Any", hint), is_checked)
+    if hint is bytes:
+        return lambda text: text.encode("latin-1")
+    return _plain_check((hint,)) if is_checked else None
 
 
-def _union_decoder(members: tuple[Any, ...]) -> _Decoder | None:
-    """Return what converts by the shape of the data: an array and an object each belong to one member at most."""
-    of_arrays = next((_decoder(each) for each in members if typing.get_origin(each) in (tuple, list)), None)
-    of_objects = next((_decoder(cast("Any", each)) for each in members if is_dataclass(each)), None)
-    of_texts = None
-    if str not in members:
-        of_texts = next((_decoder(each) for each in members if isinstance(each, type) and issubclass(each, Enum)), None)
-    by_shape: dict[type, _Decoder | None] = {list: of_arrays, dict: of_objects, str: of_texts}
-    if not any(by_shape.values()):
+_PLAIN: Mapping[Any, tuple[type, ...]] = {
+    int: (int,),
+    float: (float, int),
+    str: (str,),
+    bool: (bool,),
+    type(None): (type(None),),
+}
+
+
+def _plain_check(members: tuple[Any, ...]) -> _Decoder | None:
+    """Return what checks that a value is of one of the plain types and literals among `members`, None without any."""
+    kinds = {kind for member in members for kind in _PLAIN.get(member, ())}
+    literals = [each for member in members if typing.get_origin(member) is Literal for each in typing.get_args(member)]
+    if not kinds and not literals:
         return None
 
+    def check(value: Any) -> Any:
+        is_number = type(value) not in (int, float) or -_LARGEST < value < _LARGEST  # which NaN is not
+        if (type(value) in kinds and is_number) or value in literals:
+            return value
+        raise TypeError(f"{str(value)[:40]!r} where something else should be")
+
+    return check
+
+
+_LARGEST = 1e300
+
+
+def _listed(items: Any) -> Any:
+    if isinstance(items, list | tuple):
+        return items
+    raise TypeError("no list")
+
+
+def _object(data: Any) -> Any:
+    if isinstance(data, dict):
+        return data
+    raise TypeError("no object")
+
+
+def _union_decoder(members: tuple[Any, ...], is_checked: bool) -> _Decoder | None:
+    """Return what converts by the shape of the data: an array and an object each belong to one member at most."""
+    by_shape: dict[type, _Decoder | None] = {}
+    for member in members:
+        origin = typing.get_origin(member)
+        if origin in (tuple, list):
+            by_shape.setdefault(list, _decoder(member, is_checked))
+        elif is_dataclass(member) or (isinstance(origin, type) and issubclass(origin, Mapping)):
+            by_shape.setdefault(dict, _decoder(cast("Any", member), is_checked))
+        elif isinstance(member, type) and issubclass(member, Enum) and str not in members:
+            by_shape.setdefault(str, _decoder(member, is_checked))
+    others = _plain_check(members) if is_checked else None
+    if not any(by_shape.values()):
+        return others
+
     def convert(value: Any) -> Any:
-        decoder = by_shape.get(type(value))
+        decoder = by_shape.get(type(value)) or others
         return value if decoder is None else decoder(value)
 
     return convert
 
 
-def _tuple_decoder(members: tuple[Any, ...]) -> _Decoder:
-    decoders = [_decoder(each) for each in members if each is not Ellipsis]
+def _tuple_decoder(members: tuple[Any, ...], is_checked: bool) -> _Decoder:
+    decoders = [_decoder(each, is_checked) for each in members if each is not Ellipsis]
     if not any(decoders):
         return tuple
     if Ellipsis in members:
         one = cast("_Decoder", decoders[0])
-        return lambda items: tuple(map(one, items))
+        return lambda items: tuple(map(one, _listed(items)))
     return lambda items: tuple(
-        item if decoder is None else decoder(item) for decoder, item in zip(decoders, items, strict=True)
+        item if decoder is None else decoder(item) for decoder, item in zip(decoders, _listed(items), strict=True)
     )

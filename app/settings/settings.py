@@ -478,7 +478,7 @@ def _sources(flags: Mapping[str, object], environment: Mapping[str, str]) -> Ite
             of_file = tomllib.loads(file.read().decode())
     except FileNotFoundError:
         of_file = {}
-    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+    except (OSError, ValueError, RecursionError) as error:  # a number of 5,000 digits is a plain ValueError
         raise UsageError(f"The settings file {path} cannot be read: {error}.", "Repair or remove it.") from error
     yield str(path), of_file
     variables = {name: environment.get(environment_variable(name)) for name in SETTINGS}
@@ -495,28 +495,40 @@ def _typed(name: str, value: object, source: str) -> object:
     """Return `value` as the setting `name` has it. Raises UsageError that names its `source`."""
     row = SETTINGS.get(name)
     if row is None:
-        raise UsageError(f"{source} sets {name!r}, which is not a setting.", f"Known: {', '.join(sorted(SETTINGS))}.")
+        cause = f"{source} sets {_shown(name)}, which is not a setting."
+        raise UsageError(cause, f"Known: {', '.join(sorted(SETTINGS))}.")
     if row.kind in (Kind.TEXTS, Kind.TABLE):
         found = _texts(value) if row.kind is Kind.TEXTS else _table(value)
         if found is None:
-            raise UsageError(f"{source} sets {name} to {value!r}.", f"It takes {row.kind.value}.")
+            raise UsageError(f"{source} sets {name} to {_shown(value)}.", f"It takes {row.kind.value}.")
         return found
     if row.choices:
         choice = row.choice_of(value)
         if choice is None:
-            raise UsageError(f"{source} sets {name} to {value!r}.", f"It takes {', '.join(row.choices)}.")
+            raise UsageError(f"{source} sets {name} to {_shown(value)}.", f"It takes {', '.join(row.choices)}.")
         return choice
     hint = f"; the variable is {environment_variable(name)}" if source == _ENVIRONMENT else ""
     typed = _of_type(value, _TYPES[row.kind])
     if typed is None:
         kind = Kind.TEXT if row.kind is Kind.MODEL else row.kind
-        raise UsageError(f"{source} sets {name} to {value!r}.", f"It takes {kind.value}{hint}.")
+        raise UsageError(f"{source} sets {name} to {_shown(value)}.", f"It takes {kind.value}{hint}.")
     if row.is_secret and not (str(typed).isascii() and str(typed).isprintable()):
         cause = f"{source} sets {name} to a value with characters that no HTTP header can carry."
         raise UsageError(cause, f"It takes letters, digits and signs of ASCII{hint}.")
     if error := row.range_error(typed):
-        raise UsageError(f"{source} sets {name} to {typed}.", f"It {error}{hint}.")
+        raise UsageError(f"{source} sets {name} to {_cut(str(typed))}.", f"It {error}{hint}.")
     return typed
+
+
+_MOST_SHOWN = 200  # characters of a value: a file may have a megabyte where a number belongs
+
+
+def _shown(value: object) -> str:
+    return _cut(repr(value))
+
+
+def _cut(text: str) -> str:
+    return text if len(text) <= _MOST_SHOWN else f"{text[:_MOST_SHOWN]}…"
 
 
 def _of_type(value: object, wanted: type) -> object:
@@ -570,7 +582,7 @@ def edit_toml(text: str, name: str, value: object) -> str:
 
     try:
         document = tomlkit.parse(text)
-    except TOMLKitError as error:
+    except (TOMLKitError, ValueError, RecursionError) as error:
         raise UsageError(f"The settings file cannot be read: {error}.", "Repair or remove it.") from error
     _put(document, name, value)
     return tomlkit.dumps(document)

@@ -121,7 +121,8 @@ class FileHistory:
                 continue
             try:
                 _remove_marked(mark)
-            except (OSError, ValueError, StorageError) as error:  # of a file that the next sweep cannot remove either
+            except (OSError, ValueError, RecursionError, StorageError) as error:
+                # Of a file that the next sweep cannot remove either.
                 log_event("tools", f"{mark} names a partial file that cannot be removed: {error}")
             mark.unlink(missing_ok=True)
         for partial in self._folder.glob("[0-9a-f][0-9a-f]/.*"):

@@ -8,20 +8,24 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import sys
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from importlib import import_module
-from typing import Any
+from typing import Any, TypeAlias
 
 from app.chat.attachments import documents, media, pdf
 from app.chat.attachments.parser_process import MAX_GROWTH_BYTES
 from app.chat.attachments.parsing import MAX_CHARACTERS, PageChoice, ParsedFile, RefusedFileError
 from app.common.extras import AUDIO
+from app.common.terminal import printable_line
 from quantizer.system.child_request import exit_with_parent
 from quantizer.system.memory_limit import limit_growth
 
+Parser: TypeAlias = Callable[[bytes, PageChoice, Callable[[], None]], ParsedFile]
 # By the parser of a `FileKind`: the libraries to load while memory is not limited yet, and the function that reads.
-_PARSERS: Mapping[str, tuple[tuple[str, ...], Callable[[bytes, PageChoice, Callable[[], None]], ParsedFile]]] = {
+_PARSERS: Mapping[str, tuple[tuple[str, ...], Parser]] = {
     "pdf": (("pypdfium2", "PIL.PngImagePlugin"), pdf.parse_pdf),  # Pillow writes the pages
     "docx": (("mammoth", "bs4", "markdownify"), documents.parse_docx),
     "html": (("bs4", "markdownify"), documents.parse_html),
@@ -31,9 +35,40 @@ _PARSERS: Mapping[str, tuple[tuple[str, ...], Callable[[bytes, PageChoice, Calla
     "sound": ((AUDIO.module,) if AUDIO.is_installed else (), media.parse_sound),
 }
 _RECURSION_LIMIT = 2_000  # documents nest deeper than programs call; a stack of 8 MiB has room for it
+_CONTROLS = re.compile("[\0-\x08\x0b-\x1f\x7f-\x9f\ufffe\uffff]")
 _TOO_LONG = (f"has more than {MAX_CHARACTERS:,} characters.", "Attach a part of it, of a PDF with #1-50.")
 _TOO_LARGE = ("needs too much memory to read.", "Attach a smaller part of it.")
 _TOO_DEEP = ("is nested too deep to be read.", "Save it as PDF or as text.")
+
+
+def load_parser(name: str) -> Parser:
+    """Import the libraries of a parser, and return it."""
+    libraries, parse = _PARSERS[name]
+    for library in libraries:
+        import_module(library)
+    return parse
+
+
+def read_document(parse: Parser, data: bytes, pages: PageChoice, progress: Callable[[], None]) -> ParsedFile:
+    """Return what a file says, without control characters. Raises RefusedFileError for whatever is wrong with it."""
+    try:
+        parsed = parse(data, pages, progress)
+    except RefusedFileError:
+        raise
+    except MemoryError as error:
+        raise RefusedFileError(*_TOO_LARGE) from error
+    except RecursionError as error:
+        raise RefusedFileError(*_TOO_DEEP) from error
+    except Exception as error:  # libraries raise anything for a damaged file
+        words = printable_line(str(error))[:120].strip() or type(error).__name__
+        cause = f"is damaged: {words.rstrip('.')}."
+        raise RefusedFileError(cause, "Write it anew with a program that can open it.") from error
+    text = _CONTROLS.sub("", parsed.text.replace("\r\n", "\n").replace("\r", "\n"))
+    if parsed.text and not text and not parsed.pictures:
+        raise RefusedFileError("has no text.", "Attach another file.")
+    if len(text) > MAX_CHARACTERS:
+        raise RefusedFileError(*_TOO_LONG)
+    return replace(parsed, text=text)
 
 
 def main() -> None:
@@ -48,33 +83,20 @@ def main() -> None:
         replies.flush()
 
     job = json.loads(source.readline())
-    libraries, parse = _PARSERS[job["parser"]]
-    for library in libraries:
-        import_module(library)
+    parse = load_parser(job["parser"])
     sys.setrecursionlimit(_RECURSION_LIMIT)
     limit_growth(MAX_GROWTH_BYTES)
     send({"progress": "ready"})
     data = source.read(job["n_bytes"])
     exit_with_parent()
     try:
-        parsed = parse(data, PageChoice(**job["pages"]), lambda: send({"progress": "page"}))
+        parsed = read_document(parse, data, PageChoice(**job["pages"]), lambda: send({"progress": "page"}))
     except RefusedFileError as error:
-        cause, remedy = error.cause, error.remedy
-    except MemoryError:
-        cause, remedy = _TOO_LARGE
-    except RecursionError:
-        cause, remedy = _TOO_DEEP
-    except Exception as error:  # libraries raise anything for a damaged file
-        words = " ".join(str(error).split())[:120] or type(error).__name__
-        cause, remedy = f"is damaged: {words.rstrip('.')}.", "Write it anew with a program that can open it."
-    else:
-        if len(parsed.text) <= MAX_CHARACTERS:
-            text = parsed.text.encode("utf-8", "replace")
-            sizes = [len(picture) for picture in parsed.pictures]
-            send({"n_text_bytes": len(text), "detail": parsed.detail, "pictures": sizes}, text, *parsed.pictures)
-            return
-        cause, remedy = _TOO_LONG
-    send({"cause": cause, "remedy": remedy})
+        send({"cause": error.cause, "remedy": error.remedy})
+        return
+    text = parsed.text.encode("utf-8", "replace")
+    sizes = [len(picture) for picture in parsed.pictures]
+    send({"n_text_bytes": len(text), "detail": parsed.detail, "pictures": sizes}, text, *parsed.pictures)
 
 
 if __name__ == "__main__":

@@ -22,9 +22,7 @@ class ParsedFile:
 
 def fenced(text: str, language: str = "") -> str:
     """Return `text` as a block of code, with more backticks than it has in a row: it cannot close its own fence."""
-    fence = "```"
-    while fence in text:
-        fence += "`"
+    fence = "`" * max(3, 1 + max(map(len, re.findall("`+", text)), default=0))
     return f"{fence}{language}\n{text.rstrip()}\n{fence}"
 
 

@@ -139,6 +139,25 @@ class TreeNode:
     reasoning: str = ""
 
 
+@dataclass(slots=True)
+class _Thoughts:
+    """Reasoning of a node without a message, and what came `before` it. The first message behind takes it, and no other
+    one: a copy for each branch could make a file many times as large."""
+
+    text: str
+    before: _Thoughts | None
+    is_taken: bool = False
+
+    def take(self) -> str:
+        """Return what was not taken yet, from the first to this."""
+        texts: list[str] = []
+        each: _Thoughts | None = self
+        while each is not None and not each.is_taken:
+            texts.append(each.text)
+            each.is_taken, each = True, each.before
+        return "".join(reversed(texts))
+
+
 def import_tree(
     chat: Chat, nodes: Mapping[str, TreeNode], current: str, place: str
 ) -> tuple[Transcript, tuple[str, ...]]:
@@ -160,18 +179,19 @@ def import_tree(
     last_ids: dict[str, int | None] = {}  # of every node reached: the message that it is or follows
     # Keys to visit, each with the message that its own follows, and the reasoning before it. A stack, not recursion: a
     # chat may be deeper than Python calls.
-    waiting: list[tuple[str, int | None, str]] = [(key, None, "") for key in latest_first(None)]
+    waiting: list[tuple[str, int | None, _Thoughts | None]] = [(key, None, None) for key in latest_first(None)]
     while waiting:
-        key, parent_id, reasoning = waiting.pop()
+        key, message_id, thoughts = waiting.pop()
         node = nodes[key]
-        message_id, reasoning = parent_id, reasoning + node.reasoning
+        if node.reasoning:
+            thoughts = _Thoughts(node.reasoning, thoughts)
         if node.message is not None:
-            message_id = len(messages) + 1
-            message = replace(node.message, reasoning=reasoning + node.message.reasoning)
-            messages.append(placed(message, message_id, parent_id))
-            reasoning = ""
+            reasoning = (thoughts.take() if thoughts else "") + node.message.reasoning
+            parent_id, message_id = message_id, len(messages) + 1
+            messages.append(placed(replace(node.message, reasoning=reasoning), message_id, parent_id))
+            thoughts = None
         last_ids[key] = message_id
-        waiting += [(child, message_id, reasoning) for child in latest_first(key)]
+        waiting += [(child, message_id, thoughts) for child in latest_first(key)]
     if not messages:
         raise FormatError(place, "has no message that could be imported")
     unreached = tuple(key for key in nodes if key not in last_ids)

@@ -30,7 +30,7 @@ from app.tools.tool import ToolOutcome, ToolResult
 _ROLES: dict[str, Role] = {"system": "system", "user": "user", "assistant": "assistant", "tool": "tool"}
 _REASONING_BEGINS = '<details type="reasoning"'
 _CALL_BEGINS, _ENDS = '<details type="tool_calls"', "</details>"
-_ATTRIBUTE = re.compile(r'(\w+)="([^"]*)"')
+_ATTRIBUTE = re.compile(r'\b(\w++)="([^"]*)"')  # a word is tried once, not from each of its letters
 
 
 def is_open_webui(chat: JsonField) -> bool:

@@ -52,6 +52,8 @@ from app.engine.grammar.pattern import limited_pattern, pattern_of
 MAX_DEPTH = 32
 _MAX_POINTER = 200  # characters that an error shows
 MAX_VISITS = 4000  # references can double the work with each level
+# Of all patterns together, each as often as it is met: with a length beside it, one is read eleven times.
+MAX_PATTERN_CHARACTERS = 100_000
 
 
 def schema_grammar(schema: object) -> str:
@@ -117,7 +119,9 @@ class _Converter:
         self.rules = rules
         self._document = document
         self._of_reference: dict[str, str] = {}
+        self._unsupported: dict[str, UnsupportedSchemaError] = {}  # by the reference: a union may meet it often
         self._n_visits = 0
+        self._n_pattern_characters = 0
         self._builders: dict[str, Callable[[Schema, _Place], str]] = {
             "object": self._object,
             "array": self._array,
@@ -169,13 +173,16 @@ class _Converter:
     def _reference(self, reference: object, place: _Place) -> str:
         target = self._target(reference)
         inner = place.through(str(reference))
+        if fault := self._unsupported.get(str(reference)):
+            raise fault
         if str(reference) not in self._of_reference:
             name = self._of_reference[str(reference)] = self.rules.reserve()
             try:
                 self.rules.write(name, self.visit(target, inner))
-            except UnsupportedSchemaError:  # a union may do without; llama.cpp reads no rule without a body
+            except UnsupportedSchemaError as fault:  # a union may do without; llama.cpp reads no rule without a body
                 self.rules.write(name, '""')
                 del self._of_reference[str(reference)]
+                self._unsupported[str(reference)] = fault
                 raise
         return self._of_reference[str(reference)]
 
@@ -262,6 +269,10 @@ class _Converter:
     def _string(self, schema: Schema, _place: _Place) -> str:
         shortest, longest = length_bounds(schema)
         if (pattern := pattern_of(schema)) is not None:
+            self._n_pattern_characters += len(str(pattern))
+            if self._n_pattern_characters > MAX_PATTERN_CHARACTERS:
+                cause = f"The schema's patterns have more than {MAX_PATTERN_CHARACTERS:,} characters together."
+                raise SchemaError(cause, "Use fewer or shorter ones.")
             return f'"\\"" {limited_pattern(pattern, shortest, longest)} "\\""'
         return f'"\\"" {repeated("char", shortest, longest, self.rules)} "\\""'
 

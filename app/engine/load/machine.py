@@ -17,7 +17,7 @@ from typing import Literal, TypeAlias
 
 from app.engine.load.machine_file import MachineFile, this_build
 from app.engine.model_task import TaskProgress, run_task, serve_task
-from app.protocol.codec import decode, encode
+from app.protocol.codec import decode_checked, encode
 from offload.devices.bandwidth import measure_read_bandwidth, settled_bandwidth
 from offload.devices.gpus import (
     ListedGpu,
@@ -78,8 +78,9 @@ def _host_bandwidth(file: MachineFile, total_bytes: int, wanted: MemorySpeed) ->
     was measured."""
     now_s, hardware = time.time(), {"n_threads": default_threads(), "total_bytes": total_bytes}
     stored = file.entry(HOST_NAME)
-    if any(stored.get(name) != value for name, value in hardware.items()):
-        stored = dict.fromkeys(stored)  # of other memory
+    is_sound = all(type(value) in (int, float, type(None)) for value in stored.values())
+    if not is_sound or any(stored.get(name) != value for name, value in hardware.items()):
+        stored = dict.fromkeys(stored)  # of other memory, or damaged
     quiet, busy = (
         stored.get(f"{state}_bytes_per_s") if 0 <= now_s - (stored.get(f"{state}_at_s") or 0.0) < age_s else None
         for state, age_s in (("quiet", _QUIET_AGE_S), ("busy", _BUSY_AGE_S))
@@ -102,13 +103,13 @@ def _speed_file(cache_dir: Path) -> MachineFile:
 
 def known_speeds(cache_dir: Path) -> dict[str, DeviceSpeed]:
     """Return the speeds of GPUs by key, measured with these drivers on a quiet machine or in the last minutes."""
-    now_s = time.time()
-    return {
-        key: speed
-        for key, entry in _speed_file(cache_dir).entries().items()
-        if is_quiet((speed := decode(DeviceSpeed, entry)).others_share)
-        or 0 <= now_s - entry.get("measured_at_s", 0.0) < _BUSY_AGE_S
-    }
+    now_s, known = time.time(), {}
+    for key, entry in _speed_file(cache_dir).entries().items():
+        with contextlib.suppress(ValueError, TypeError):  # damaged, or of another version: measured again
+            speed = decode_checked(DeviceSpeed, entry)
+            if is_quiet(speed.others_share) or 0 <= now_s - entry.get("measured_at_s", 0.0) < _BUSY_AGE_S:
+                known[key] = speed
+    return known
 
 
 def _keep_speeds(gpus: Sequence[ListedGpu], cache_dir: Path) -> None:

@@ -67,10 +67,9 @@ class MachineFile:
         self._machine = machine
 
     def entries(self) -> Mapping[str, dict[str, Any]]:
-        entries: dict[str, dict[str, Any]] = {}
         with suppress(OSError):
-            entries = self._read().get(self._machine, {})
-        return entries
+            return self._read().get(self._machine, {})
+        return {}
 
     def entry(self, name: str) -> dict[str, Any]:
         """Return the entry called `name`, empty if there is none."""
@@ -85,10 +84,15 @@ class MachineFile:
         data.setdefault(self._machine, {}).setdefault(name, {}).update(change)
         write_cache(self._path, json.dumps(data, indent=1))
 
-    def _read(self) -> dict[str, Any]:
-        """Return what is in the file. Raises OSError for one that is there and cannot be read."""
+    def _read(self) -> dict[str, dict[str, dict[str, Any]]]:
+        """Return the entries by machine; what is none is left out. Raises OSError for a file that is there and cannot
+        be read."""
         try:
             data = json.loads(self._path.read_text(encoding="utf-8"))
-        except (FileNotFoundError, ValueError):
+        except (FileNotFoundError, ValueError, RecursionError):
             return {}
-        return data if isinstance(data, dict) else {}
+        return {
+            machine: {name: entry for name, entry in entries.items() if isinstance(entry, dict)}
+            for machine, entries in (data.items() if isinstance(data, dict) else ())
+            if isinstance(entries, dict)
+        }

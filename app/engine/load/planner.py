@@ -22,7 +22,7 @@ from app.engine.load.type_tables import copies_here
 from app.engine.messages import EngineConfig, UnfitPolicy
 from app.engine.model_task import TaskProgress, run_task, serve_task
 from app.engine.tuning.tune_results import RuntimeSettings, default_setting, usual_plain_from
-from app.protocol.codec import decode, encode
+from app.protocol.codec import decode_checked, encode
 from app.protocol.errors import UnfitError
 from app.settings.settings import Settings
 from offload.advice.remedies import fit_summary
@@ -305,12 +305,18 @@ class LoadDevices:
 
         machine = detect_machine(self._gpus(is_measured=True), self._cache_dir)
         if auxiliary.projector is not None:
-            kept = decode(ExcessUsage, self._excess.entry(_projector_key(auxiliary.projector)))
+            kept = self._known_excess(_projector_key(auxiliary.projector))
             projector = replace(auxiliary.projector, excess_bytes=max(kept.gpu_bytes, kept.host_bytes))
             auxiliary = replace(auxiliary, projector=projector)
         model = PlannedModel(header, tensors_of(header), auxiliary=auxiliary)
-        excess = decode(ExcessUsage, self._excess.entry(key))
+        excess = self._known_excess(key)
         return LoadPlanner(model, machine, partial(llama.dry_compute_bytes, path), excess, self._rates_of)
+
+    def _known_excess(self, key: str) -> ExcessUsage:
+        try:
+            return decode_checked(ExcessUsage, self._excess.entry(key))
+        except ValueError:  # damaged, or written by another version: what the next load takes is stored again
+            return ExcessUsage()
 
     def attempt(self, header: Header, config: EngineConfig, setting: RuntimeSettings) -> LoadAttempt:
         """Return how to load the model with `header` in the memory that is free now."""

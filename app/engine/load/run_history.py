@@ -21,7 +21,7 @@ from app.engine.load.machine_file import model_key, this_build
 from app.engine.load.type_tables import type_tables
 from app.engine.messages import Finished
 from app.engine.request import FinishReason, Request
-from app.protocol.codec import decode, encode
+from app.protocol.codec import decode_checked, encode
 from app.protocol.plan import MeasuredRun
 from offload.devices.host import CpuTimes, default_threads, is_quiet, others_share, read_cpu_times
 from offload.devices.machine import HOST_NAME, Machine
@@ -103,8 +103,8 @@ class RunHistory:
             return []
         found: list[RunRecord] = []
         for line in lines:
-            with suppress(ValueError, TypeError, KeyError):  # an incomplete line, or one of another version
-                record = decode(RunRecord, json.loads(line))
+            with suppress(ValueError, RecursionError):  # an incomplete line, or one of another version
+                record = decode_checked(RunRecord, json.loads(line))
                 if record.tokens_per_s > 0 and record.depth >= 0 and machine in ("", record.machine):
                     found.append(record)
         return found

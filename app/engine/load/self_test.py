@@ -139,7 +139,8 @@ class _Attempt:
             reason = (stderr.lines or ("no output",))[-1]
             raise EngineError(f"The {_NAME} cannot run: {reason[:300]}", "Install localllm again.")
         found: dict[str, Any] = {}
-        with suppress(ValueError):  # it crashed before it wrote them, or native code wrote something else
+        # It crashed before it wrote them, or native code wrote something else.
+        with suppress(ValueError, RecursionError):
             for line in output.splitlines()[:2]:
                 found |= json.loads(line)
         return cls(status, stderr, tuple(found.get("variants", ())), found.get("features", ""))

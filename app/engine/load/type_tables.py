@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from app.engine.load.machine_file import MachineFile, this_build
-from app.protocol.codec import decode, encode
+from app.protocol.codec import decode_checked, encode
 from offload.devices.gpus import driver_versions
 from offload.devices.host import default_threads, is_quiet
 from offload.devices.machine import HOST_NAME, Device, Machine
@@ -37,11 +37,11 @@ class TypeTables:
         types: dict[str, TypeCost] = {}
         graph = None
         for kind, entry in self._file.entry(device).items():
-            with suppress(KeyError, TypeError, ValueError):  # written by another version
+            with suppress(ValueError):  # damaged, or written by another version
                 if kind == _GRAPH:
-                    graph = decode(GraphCost, entry)
+                    graph = decode_checked(GraphCost, entry)
                 else:
-                    types[kind] = decode(TypeCost, entry)
+                    types[kind] = decode_checked(TypeCost, entry)
         return TypeTable(types, graph)
 
     def add(self, device: str, kind: str, cost: TypeCost) -> None:

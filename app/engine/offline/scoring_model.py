@@ -163,8 +163,8 @@ def cached_results(
 ) -> Sequence[_Result]:
     """Return the content of the file at `path`; if it cannot be read, `measure`, and write it if that can be."""
     try:
-        return [codec.decode(result_type, entry) for entry in json.loads(path.read_text(encoding="utf-8"))]
-    except (OSError, ValueError, TypeError, KeyError):
+        return [codec.decode_checked(result_type, entry) for entry in json.loads(path.read_text(encoding="utf-8"))]
+    except (OSError, ValueError, TypeError, RecursionError):
         measured = measure()
     write_cache(path, json.dumps(codec.encode(list(measured))))
     return measured

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Literal
 from app.engine.load.machine_file import MachineFile, fingerprint, model_key, this_build
 from app.engine.load.type_tables import copies_here
 from app.engine.messages import BackendFacts, EngineConfig, Truncation
-from app.protocol.codec import decode, encode
+from app.protocol.codec import decode_checked, encode
 from app.protocol.status import LoadedSetting
 from offload.devices.host import default_threads, usable_processors
 from offload.footprint.auxiliary_models import PlannedProjector
@@ -252,12 +252,19 @@ class TuneFile:
         self._file = MachineFile(cache_dir / "tune.json", machine or this_build())
 
     def measured(self, model: str) -> tuple[SpeedMeasurement, ...]:
-        return tuple(decode(SpeedMeasurement, entry) for entry in self._file.entry(model).get("measured", ()))
+        """Return the measurements of `model`, none where one is damaged or of another version: it is tuned again."""
+        measured = self._file.entry(model).get("measured", [])
+        try:
+            return tuple(_sound(decode_checked(SpeedMeasurement, entry)) for entry in measured)
+        except (ValueError, TypeError):
+            return ()
 
     def work(self, model: str) -> Workload:
         """Return the workload that `model` has had so far, DEFAULT_WORKLOAD before its first use."""
-        work = self._file.entry(model).get("work")
-        return decode(Workload, work) if work else DEFAULT_WORKLOAD
+        try:
+            return decode_checked(Workload, self._file.entry(model)["work"])
+        except (KeyError, ValueError):
+            return DEFAULT_WORKLOAD
 
     def store(self, model: str, name: str, measured: Sequence[SpeedMeasurement]) -> None:
         self._file.update(model, {"name": name, "measured": encode(measured)})
@@ -273,7 +280,11 @@ class TuneFile:
 
     def step_ratios(self, model: str) -> dict[int, float]:
         """Return the costs of the steps that `model` took in its last use by their size, empty before its first."""
-        return {int(n_tokens): ratio for n_tokens, ratio in self._file.entry(model).get(_USED_STEPS, {}).items()}
+        ratios = self._file.entry(model).get(_USED_STEPS, {})
+        try:
+            return {int(n_tokens): float(ratio) for n_tokens, ratio in ratios.items()}
+        except (ValueError, TypeError, AttributeError, OverflowError):  # damaged: it is measured by the next use
+            return {}
 
     def record_use(self, model: str, work: Workload, step_ratios: Mapping[int, float]) -> None:
         self._file.update(model, {"work": encode(work), _USED_STEPS: dict(step_ratios)})
@@ -281,6 +292,13 @@ class TuneFile:
     def names(self) -> Mapping[str, str]:
         """Return model fingerprint → file name of every measured model."""
         return {model: str(entry["name"]) for model, entry in self._file.entries().items() if entry.get("measured")}
+
+
+def _sound(item: SpeedMeasurement) -> SpeedMeasurement:
+    """Return a measurement that can be counted with. Raises ValueError for a speed of nothing."""
+    if item.prefill <= 0 or not item.decode or any(speed <= 0 for _, speed in item.decode):
+        raise ValueError("a speed that is none")
+    return item
 
 
 def tune_key(header: Header) -> str:

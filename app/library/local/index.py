@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from app.library.local.model_files import ModelRef, ModelStat, parts_of, stat_model
 from app.library.local.projectors import Look, find_projector, look_into, own_projectors, projector_stamp
+from app.protocol.codec import decode_checked
 from app.protocol.library import LocalModel, ModelFacts, ModelFit
 from quantizer.gguf.gguf_reader import ModelFileError
 from quantizer.system.errors import StorageError, UserError
@@ -241,8 +242,9 @@ def _facts(text: str) -> ModelFacts | None:
     """Parse what `store` wrote; None for anything else."""
     try:
         values = json.loads(text) if text else None
-        return ModelFacts(**values) if values and values.keys() == _FACT_NAMES else None
-    except (ValueError, TypeError, AttributeError):
+        is_whole = isinstance(values, dict) and values.keys() == _FACT_NAMES
+        return decode_checked(ModelFacts, values) if is_whole else None
+    except (ValueError, RecursionError):
         return None
 
 

@@ -179,7 +179,7 @@ def _uv_file(path: Path, environment: Mapping[str, str]) -> dict[str, tuple[str,
             found["insecure-host"] = (*found.get("insecure-host", ()), *table.get("allow-insecure-host", ()))
             if "no-index" in table:
                 found["no-index"] = (str(table["no-index"]),)
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError, AttributeError, KeyError, TypeError) as error:
+    except (ValueError, RecursionError, AttributeError, KeyError, TypeError) as error:
         raise UsageError(f"{path} is not a configuration of uv: {error}.", "Correct it.") from error
     if not all(isinstance(text, str) for texts in found.values() for text in texts):
         raise UsageError(f"{path} is not a configuration of uv: an address is not a string.", "Correct it.")

@@ -20,7 +20,7 @@ from app.common.terminal import printable
 from app.library.download import events as download
 from app.library.local.removal import remove_empty_folders
 from app.options.jobs import JobOptions
-from app.protocol.codec import decode, encode
+from app.protocol.codec import decode_checked, encode
 from app.protocol.job import Job, JobState
 from app.service.jobs.arguments import JobCommand, command_of
 from app.settings.settings import ENVIRONMENT_PREFIX, Settings
@@ -246,7 +246,7 @@ class JobRun:
         """Apply a line of the verb's stdout: a JSON object changes the job, other text goes to the log."""
         try:
             line = json.loads(data)
-        except ValueError:
+        except (ValueError, RecursionError):
             line = None
         if not isinstance(line, dict):
             self._write_log(data.decode("utf-8", "replace"))
@@ -311,8 +311,8 @@ class JobStore:
         for path in sorted_glob(self.folder, "*.json"):
             try:
                 data = json.loads(path.read_text(encoding="utf-8"))
-                job, owner = decode(Job, data), str(data["owner"])
-            except (OSError, ValueError, KeyError, TypeError, AttributeError):
+                job, owner = decode_checked(Job, data), str(data["owner"])
+            except (OSError, ValueError, KeyError, RecursionError):
                 continue
             if not job.has_ended and owner not in owners:
                 owners[owner] = self._is_alive(owner)

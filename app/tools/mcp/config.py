@@ -9,10 +9,10 @@ to hold a key. As it may hold one all the same, only its owner can read the file
 from __future__ import annotations
 
 import json
-import math
 import os
 import re
 import sys
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
@@ -169,8 +169,8 @@ def _table(entry: Mapping[str, Any], name: str) -> dict[str, str]:
 
 def _timeout(entry: Mapping[str, Any]) -> float:
     value = entry.get("timeout_s", DEFAULT_TIMEOUT_S)
-    is_number = isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
-    if not is_number or not 0 < value <= _MAX_TIMEOUT_S:
+    is_number = isinstance(value, int | float) and not isinstance(value, bool)
+    if not is_number or not 0 < value <= _MAX_TIMEOUT_S:  # which neither NaN nor infinity is
         raise _EntryError(f"Its `timeout_s` must be a number of seconds up to {_MAX_TIMEOUT_S:,.0f}.")
     return float(value)
 
@@ -302,8 +302,7 @@ def load_json(data: bytes, path: Path, max_bytes: int = _MAX_BYTES) -> dict[str,
 def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     values = dict(pairs)
     if len(values) < len(pairs):
-        names = [name for name, _ in pairs]
-        twice = next(name for name in names if names.count(name) > 1)
+        ((twice, _),) = Counter(name for name, _ in pairs).most_common(1)
         raise ValueError(f"it names {twice!r} twice")
     return values
 

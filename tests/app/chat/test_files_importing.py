@@ -411,3 +411,45 @@ def test_what_is_no_picture_is_reported_and_never_fetched(tmp_path: Path, data: 
     imported = _only(tmp_path, {"messages": [{"role": "user", "content": "What?", "images": [data]}]})
     assert [item.why for item in imported.skipped] == [why]
     assert imported.transcript.messages[0].attachments == ()
+
+
+def _mapped(nodes: dict[str, Any]) -> dict[str, Any]:
+    return {"title": "t", "current_node": "", "mapping": nodes}
+
+
+def _thought(parent: str | None, text: str) -> dict[str, Any]:
+    content = {"content_type": "thoughts", "thoughts": [{"content": text}]}
+    return {"parent": parent, "message": {"author": {"role": "assistant"}, "content": content}}
+
+
+def _answer(parent: str, text: str) -> dict[str, Any]:
+    content = {"content_type": "text", "parts": [text]}
+    return {"parent": parent, "message": {"author": {"role": "assistant"}, "content": content}}
+
+
+def test_thoughts_before_several_answers_are_the_first_ones(tmp_path: Path) -> None:
+    nodes = {"a": _thought(None, "one"), "b": _thought("a", "two"), "c": _answer("b", "c"), "d": _answer("b", "d")}
+    messages = _only(tmp_path, _mapped({**nodes, "e": _answer("c", "e")})).transcript.messages
+    assert [(message.content, message.reasoning.split()) for message in messages] == [
+        ("c", ["one", "two"]),
+        ("e", []),
+        ("d", []),
+    ]
+
+
+def test_a_chat_does_not_grow_by_thoughts_that_many_answers_follow(tmp_path: Path) -> None:
+    nodes: dict[str, Any] = {}
+    for number in range(2_000):
+        nodes[f"t{number}"] = _thought(f"t{number - 1}" if number else None, "x" * 1_000)
+        nodes[f"a{number}"] = _answer(f"t{number}", "y")
+    messages = _only(tmp_path, _mapped(nodes)).transcript.messages
+    assert len(messages) == 2_000
+    assert sum(len(message.reasoning) for message in messages) < 2_100_000
+
+
+def test_attributes_of_a_call_that_are_one_long_word_are_read_at_once(tmp_path: Path) -> None:
+    """From each letter of the word on it was looked for, 10,000,000,000 steps."""
+    content = f'<details type="tool_calls" {"a" * 200_000} name="look" id="1" arguments="{{}}"></details>x'
+    messages = {"1": {"parentId": None, "role": "assistant", "content": content}}
+    chat = {"chat": {"history": {"currentId": "1", "messages": messages}}}
+    assert [call.name for message in _only(tmp_path, chat).transcript.messages for call in message.calls] == ["look"]

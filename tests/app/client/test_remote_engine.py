@@ -278,3 +278,66 @@ async def test_a_progress_of_another_form_is_an_invalid_answer() -> None:
     async with _streaming({"choices": [], "prompt_progress": {"total": "many"}}) as engine:
         with pytest.raises(ServiceError, match="invalid response"):
             _ = [event async for event in engine.chat(HELLO, "m")]
+
+
+_DEEP = "[" * 100_000 + "]" * 100_000
+_NONSENSE = [
+    _DEEP,
+    '{"choices": 1}',
+    '{"choices": [1]}',
+    '{"choices": [], "usage": "many"}',
+    '{"choices": [], "usage": {"prompt_tokens": "5"}}',
+    '{"choices": [], "usage": {"prompt_tokens": -1}}',
+    '{"choices": [], "usage": {"prompt_tokens": NaN}}',
+    '{"choices": [], "usage": {"completion_tokens": 1e999}}',
+    '{"choices": [], "usage": {"completion_tokens": true}}',
+    '{"choices": [], "usage": {"prompt_tokens_details": [1]}}',
+    '{"choices": [], "timings": {"predicted_per_second": "fast"}}',
+    '{"choices": [], "timings": [1]}',
+    '{"choices": [{"delta": {"content": 5}}]}',
+    '{"choices": [{"delta": {"content": ["a"]}}]}',
+    '{"choices": [{"delta": {"reasoning": {"a": 1}}}]}',
+    '{"choices": [{"delta": {"tool_calls": [{"index": []}]}}]}',
+    '{"choices": [{"delta": {"tool_calls": 3}}]}',
+    '{"choices": [{"delta": {}, "finish_reason": 7}]}',
+    '{"prompt_progress": {"total": 1e999, "cache": 0, "processed": 0, "time_ms": 1}}',
+    '{"prompt_progress": {"total": 9, "cache": 0, "processed": "all", "time_ms": 1}}',
+    '{"prompt_progress": {"total": 9, "cache": 0, "processed": 1, "time_ms": 1, "left_ms": NaN}}',
+    '{"prompt_progress": {"total": 9, "cache": 0, "processed": 1, "time_ms": 1, "machine": {"n_threads": "2"}}}',
+    '{"prompt_progress": []}',
+]
+
+
+@pytest.mark.parametrize("event", _NONSENSE)
+async def test_nonsense_in_a_stream_is_an_invalid_response_that_says_where(event: str) -> None:
+    body = f'data: {{"choices": [{{"delta": {{"content": "a"}}}}]}}\n\ndata: {event}\n\ndata: [DONE]\n\n'
+    engine = _engine(lambda _request: httpx.Response(200, text=body))
+    if event == '{"prompt_progress": []}':  # says nothing
+        assert (await _said(engine))[0] == "a"
+        return
+    with pytest.raises(ServiceError, match="http://peer sends an invalid response: "):
+        await _said(engine)
+
+
+async def test_numbers_that_an_engine_leaves_open_are_its_defaults() -> None:
+    usage = {"prompt_tokens": None, "completion_tokens": 3, "prompt_tokens_details": None}
+    timings = {"prompt_per_second": None, "predicted_per_second": None}
+    events = (_delta(content="a"), {"choices": [], "usage": usage, "timings": timings})
+    _, completed = await _said(_streaming(*events))
+    assert (completed.n_prompt_tokens, completed.n_cached_tokens, completed.n_output_tokens) == (0, 0, 3)
+
+
+@pytest.mark.parametrize("status", [200, 400, 500])
+async def test_a_list_and_a_refusal_that_are_nested_too_deep_are_errors_with_a_way_out(status: int) -> None:
+    async with _engine(lambda _request: httpx.Response(status, text=_DEEP)) as engine:
+        with pytest.raises(UserError) as caught:
+            await engine.status()
+    assert caught.value.remedy
+    assert len(str(caught.value)) < 1_000
+
+
+@pytest.mark.parametrize("n_ctx", [-1, True, "4096", 1.5, None])
+async def test_a_context_that_is_no_length_is_unknown(n_ctx: object) -> None:
+    listed = {"data": [{"id": "m", "max_model_len": n_ctx}]}
+    async with _engine(lambda _request: httpx.Response(200, json=listed)) as engine:
+        assert (await engine.status()).models[0].n_ctx == 0

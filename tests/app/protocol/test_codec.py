@@ -7,10 +7,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path
+from typing import Any, Literal
 
 import pytest
 
-from app.protocol.codec import decode, encode, json_default
+from app.protocol.codec import decode, decode_checked, encode, json_default
 
 
 class Colour(StrEnum):
@@ -36,6 +37,9 @@ class Everything:
     path: Path
     by_name: Mapping[str, Point]
     pairs: tuple[tuple[str, float], ...] | None
+    anything: Mapping[str, Any]
+    maybe_anything: Mapping[str, Any] | None
+    kind: Literal["a", "b"]
     numbers: list[tuple[int, int]] = field(default_factory=list)
 
 
@@ -51,6 +55,9 @@ EVERYTHING = Everything(
     path=Path("a") / "b",
     by_name={"a": Point(3)},
     pairs=(("a", 1.0),),
+    anything={"a": [1]},
+    maybe_anything={"a": None},
+    kind="b",
     numbers=[(1, 2)],
 )
 
@@ -71,3 +78,53 @@ def test_unknown_fields_are_ignored_and_missing_ones_take_their_default() -> Non
 def test_data_of_another_kind_is_an_error(data: object) -> None:
     with pytest.raises((KeyError, TypeError)):
         decode(Point, data)
+
+
+def test_what_is_checked_is_the_same_value() -> None:
+    assert decode_checked(Everything, json.loads(json.dumps(encode(EVERYTHING)))) == EVERYTHING
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("point", {"x": "1"}),
+        ("point", {"x": True}),
+        ("point", {"x": 1.5}),
+        ("point", {"x": 1, "y": "0.5"}),
+        ("point", {"x": 1, "y": float("nan")}),
+        ("point", {"x": 1, "y": float("inf")}),
+        ("point", {"x": 10**400}),
+        ("point", None),
+        ("point", []),
+        ("maybe", 1),
+        ("points", "ab"),
+        ("points", {"x": 1}),
+        ("pair", ["a"]),
+        ("pair", [1, 1]),
+        ("pair", "ab"),
+        ("input", 1.5),
+        ("input", ["a"]),
+        ("colour", "green"),
+        ("maybe_colour", 3),
+        ("path", 1),
+        ("by_name", {"a": 1}),
+        ("by_name", []),
+        ("pairs", [["a", None]]),
+        ("anything", [1]),
+        ("anything", None),
+        ("maybe_anything", "a"),
+        ("kind", "c"),
+        ("kind", ["a"]),
+        ("numbers", [[1, "2"]]),
+        ("numbers", "12"),
+    ],
+)
+def test_a_file_that_says_another_type_is_a_value_error(name: str, value: object) -> None:
+    with pytest.raises(ValueError, match="not a Everything"):
+        decode_checked(Everything, {**encode(EVERYTHING), name: value})
+
+
+@pytest.mark.parametrize("data", [None, 1, "a", [], {}, {"point": 1}])
+def test_whatever_is_no_object_is_a_value_error(data: object) -> None:
+    with pytest.raises(ValueError, match="not a Everything"):
+        decode_checked(Everything, data)

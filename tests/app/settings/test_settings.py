@@ -137,6 +137,20 @@ def test_a_file_that_is_no_toml_is_left_as_it_is(tmp_path: Path) -> None:
     assert path.read_text() == "ctx = = 1"
 
 
+@pytest.mark.parametrize("text", ["a = " + "[" * 5_000, "a = " + "9" * 5_000, "a" + ".a" * 5_000 + " = 1"])
+def test_a_file_that_no_parser_takes_is_an_error_with_its_path(text: str, tmp_path: Path) -> None:
+    """Python's parser of TOML says RecursionError or ValueError there, and ours for changes too."""
+    path = tmp_path / "config.toml"
+    path.write_text(text)
+    for use in (
+        lambda: load_settings(environment={"LOCALLLM_CONFIG": str(path)}),
+        lambda: write_setting(path, "ctx", 1),
+    ):
+        with pytest.raises(UsageError):
+            use()
+    assert path.read_text() == text
+
+
 def test_a_file_that_cannot_be_written_is_an_error_with_its_path(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(StorageError, match="config"):

@@ -25,7 +25,7 @@ from typing_extensions import TypedDict
 from app.batch.requests import BatchFileError, BatchRequest, LineFault, each_request
 from app.common.event_log import log_event
 from app.options.jobs import BatchOptions
-from app.protocol.codec import decode, encode
+from app.protocol.codec import decode_checked, encode
 from app.protocol.job import Job
 from app.service.api.batches.files import FileStore
 from app.service.http.errors import RefusedError
@@ -230,8 +230,8 @@ class BatchStore:
 
     def _read(self, path: Path) -> Batch | None:
         try:
-            batch = decode(Batch, json.loads(path.read_bytes()))
-        except (FileNotFoundError, ValueError, KeyError, TypeError, AttributeError):  # none, or of another version
+            batch = decode_checked(Batch, json.loads(path.read_bytes()))
+        except (FileNotFoundError, ValueError, RecursionError):  # none, damaged, or of another version
             return None
         if batch.id != path.stem or not _ID.fullmatch(batch.id):
             return None
@@ -250,7 +250,7 @@ class _Count:
     n_failed: int = 0
 
     def of(self, path: Path) -> tuple[int, int]:
-        with suppress(OSError, ValueError, LookupError, TypeError), path.open("rb") as file:
+        with suppress(OSError, ValueError, LookupError, TypeError, RecursionError), path.open("rb") as file:
             if path.stat().st_size < self.n_bytes:  # begun anew
                 self.n_bytes = self.n_answered = self.n_failed = 0
             file.seek(self.n_bytes)

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from app.chat.attachments.parsing import ALL_PAGES, PageChoice, split_page_choice
+from app.chat.attachments.parsing import ALL_PAGES, PageChoice, fenced, split_page_choice
 from quantizer.system.errors import UsageError
 
 
@@ -31,3 +31,11 @@ def test_other_number_signs_belong_to_the_name(name: str) -> None:
 def test_pages_that_cannot_be_are_refused(name: str) -> None:
     with pytest.raises(UsageError, match="names no pages"):
         split_page_choice(name)
+
+
+@pytest.mark.parametrize(
+    ("text", "n_ticks"), [("a", 3), ("`", 3), ("```", 4), ("a``b````c`", 5), ("`" * 200_000, 200_001)]
+)
+def test_a_block_of_code_has_a_longer_fence_than_any_in_it(text: str, n_ticks: int) -> None:
+    fence = "`" * n_ticks
+    assert fenced(text, "py") == f"{fence}py\n{text}\n{fence}"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from contextlib import suppress
 from typing import Any
 
@@ -91,3 +92,22 @@ def test_any_parameters_of_a_tool_have_a_grammar_and_a_reader_in_every_form(para
     reader = form.reader(parameters)
     reader.push('<parameter=a>\n1</parameter>{"a": 1}')
     reader.finish()
+
+
+_SLOW = "^" + "[a-z]{1,3}-" * 180 + "$"  # with a length that it cannot have, it is read eleven times
+
+
+@pytest.mark.parametrize(
+    "schema",
+    [
+        {"$defs": {"a": {"pattern": _SLOW, "maxLength": 9}}, "anyOf": [{"$ref": "#/$defs/a"}] * 1_900},
+        {"anyOf": [{"pattern": _SLOW, "maxLength": 9}] * 1_900},
+        {"properties": {f"p{number}": {"anyOf": [{"pattern": _SLOW, "maxLength": 9}, {}]} for number in range(500)}},
+    ],
+    ids=["the same reference", "a union", "properties"],
+)
+def test_patterns_are_read_for_a_bounded_time(schema: Any) -> None:
+    begun_s = time.process_time()
+    with pytest.raises(SchemaError):
+        JsonFormat(schema)
+    assert time.process_time() - begun_s < 30, "it took minutes before it had a bound"

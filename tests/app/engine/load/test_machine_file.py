@@ -20,10 +20,15 @@ def test_entries_of_one_machine_are_not_those_of_another(tmp_path: Path) -> None
     assert MachineFile(path, "there").entries() == {}
 
 
-def test_a_file_that_cannot_be_read_counts_as_empty(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "text", ["{", "[" * 100_000, "[]", "1", '{"here": 1}', '{"here": []}', '{"here": {"a": 1}}', '{"here": {"a": [1]}}']
+)
+def test_what_is_no_entry_counts_as_none_and_is_written_anew(text: str, tmp_path: Path) -> None:
     path = tmp_path / "found.json"
-    path.write_text("{", encoding="utf-8")
+    path.write_text(text, encoding="utf-8")
     assert MachineFile(path, "here").entry("a") == {}
+    MachineFile(path, "here").update("a", {"n": 1})
+    assert MachineFile(path, "here").entry("a") == {"n": 1}
 
 
 def test_a_fingerprint_changes_with_the_weights_and_with_the_layout(tmp_path: Path) -> None:

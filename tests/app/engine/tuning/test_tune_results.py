@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 from pathlib import Path
 
@@ -31,6 +32,7 @@ from app.engine.tuning.tune_results import (
     tune_key,
     with_kv_type,
 )
+from app.protocol.codec import encode
 from app.protocol.status import LoadedSetting
 from quantizer.gguf.header import read_header
 
@@ -83,6 +85,34 @@ def test_a_damaged_file_counts_as_empty_and_is_rewritten(tmp_path: Path) -> None
     file = TuneFile(tmp_path, "machine")
     assert file.measured("model") == ()
     file.store("model", "name", [FAST_DECODE])
+    assert file.measured("model") == (FAST_DECODE,)
+
+
+@pytest.mark.parametrize(
+    "entry",
+    [
+        {"name": "m", "measured": [{}]},
+        {"name": "m", "measured": {"a": 1}},
+        {"name": "m", "measured": 5},
+        {"name": "m", "measured": [{**encode(FAST_DECODE), "prefill": "fast"}]},
+        {"name": "m", "measured": [{**encode(FAST_DECODE), "prefill": 0.0}]},
+        {"name": "m", "measured": [{**encode(FAST_DECODE), "decode": []}]},
+        {"name": "m", "measured": [{**encode(FAST_DECODE), "decode": [[0, -1.0]]}]},
+        {"name": "m", "work": {"n_prefill": None}},
+        {"name": "m", "work": [1]},
+        {"name": "m", "used_steps": {"two": 1.0}},
+        {"name": "m", "used_steps": [2, 1.0]},
+        {"name": "m", "used_steps": {"2": None}},
+        ["m"],
+        "m",
+    ],
+)
+def test_damaged_measurements_count_as_none_and_are_made_again(entry: object, tmp_path: Path) -> None:
+    (tmp_path / "tune.json").write_text(json.dumps({"machine": {"model": entry}}))
+    file = TuneFile(tmp_path, "machine")
+    assert (file.measured("model"), file.work("model")) == ((), DEFAULT_WORKLOAD)
+    assert file.step_ratios("model") == {}
+    file.add("model", "name", FAST_DECODE)
     assert file.measured("model") == (FAST_DECODE,)
 
 

@@ -74,6 +74,7 @@ def test_forms_of_other_programs_are_understood(entry: dict[str, Any], launch: o
         ({"command": "a", "timeout_s": 0}, "`timeout_s` must be a number"),
         ({"command": "a", "timeout_s": True}, "`timeout_s` must be a number"),
         ({"command": "a", "timeout_s": float("nan")}, "`timeout_s` must be a number"),
+        ({"command": "a", "timeout_s": 10**400}, "`timeout_s` must be a number"),
         ({"url": "file:///etc/passwd"}, "must begin with http"),
         ({"url": "http://["}, "must begin with http"),
         ({"url": "http://h", "type": "carrier pigeon"}, "http or sse"),
