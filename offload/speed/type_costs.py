@@ -89,7 +89,7 @@ def weights_by_kind(tensors: Iterable[tuple[TensorInfo, float]]) -> dict[str, Ty
             continue
         n_rows = tensor.n_elements / tensor.shape[0]
         kind = kind_of(_type_name(tensor), is_repacked=tensor.shape[1] % _INTERLEAVED_ROWS == 0)
-        found = summed(found, {kind: TypeWork(share * tensor.n_elements, share * n_rows)})
+        found[kind] = found.get(kind, NO_WORK) + TypeWork(share * tensor.n_elements, share * n_rows)
     return found
 
 
@@ -292,6 +292,8 @@ def is_copied(tensor: TensorInfo, copies: Mapping[str, str]) -> bool:
 
 def copy_bytes(tensors: Iterable[TensorInfo], copies: Mapping[str, str]) -> int:
     """Return the bytes of the `copies` of `tensors`."""
+    if not copies:  # as nearly always: a recommendation asks hundreds of models of hundreds of tensors
+        return 0
     return sum(
         math.ceil(tensor.n_elements * _WEIGHT_BYTES[copies[TENSOR_TYPES[tensor.type_id].name]])
         for tensor in tensors
