@@ -1,39 +1,14 @@
-"""Every screen survives a terminal of any size, also while it becomes larger again."""
+"""Narrow terminals, and those that become wide again. test_snapshots.py makes every screen small."""
 
 from __future__ import annotations
 
 import os
-import re
 import sys
 
 import pytest
 
 from tests.app.client.scripted_client import ScriptedClient
 from tests.tui.model_scenes import client_with_models
-from tests.tui.scenes import SCENES, Scene
-
-_MIN_COLUMNS = 12
-SCENES_BY_NAME = {scene.name: scene for scene in SCENES}
-SIZES = (*((width, 24) for width in (1, 13, 17, 20, 30)), (80, 1), (1, 1))  # 1 × 1 is laid out as 12 × 4 is
-
-
-@pytest.mark.parametrize("name", SCENES_BY_NAME)
-async def test_no_screen_minds_how_small_the_terminal_is(name, user_of, monkeypatch, tmp_path):
-    monkeypatch.chdir(tmp_path)
-    scene: Scene = SCENES_BY_NAME[name]
-    async with scene.app("textual-dark").run_test(size=(80, 24), notifications=True) as pilot:
-        user = user_of(pilot)
-        for keys, *texts in (scene.first, *scene.steps):
-            for pasted, pressed in re.findall("'([^']+)'|([^']+)", keys):
-                await (user.pastes(pasted) if pasted else user.presses(*pressed.split()))
-            await user.sees(*texts)
-        for width, height in SIZES:
-            await pilot.resize_terminal(width, height)
-            await pilot.pause(0.02)  # Textual waits for a moment before it lays out
-            assert pilot.app.failure is None, (width, height)
-        await pilot.resize_terminal(80, 24)
-        await pilot.pause(0.02)
-        assert max(len(row) for row in user.screen_text.splitlines()) > _MIN_COLUMNS
 
 
 async def test_every_smaller_terminal_is_laid_out_as_the_smallest(open_app):

@@ -1,4 +1,5 @@
-"""What every screen looks like, at two sizes, dark and light. `pytest tests/tui --snapshot-update` draws them anew."""
+"""What every screen looks like, at two sizes, dark and light, and that it survives a terminal of any size, also while
+it becomes larger again. `pytest tests/tui --snapshot-update` draws the pictures anew."""
 
 from __future__ import annotations
 
@@ -14,13 +15,16 @@ import pytest
 from textual.pilot import Pilot
 
 from tests.tui.scenes import SCENES, Scene
+from tests.tui.screen_text import screen_text
 
+SIZES = (*((width, 24) for width in (1, 13, 17, 20, 30)), (80, 1), (1, 1))  # 1 × 1 is laid out as 12 × 4 is
+MIN_COLUMNS = 12
 DRAWN_WITH = {"textual": "8.2.8", "rich": "15.0.0", "pillow": "12.3.0", "textual-image": "0.12.0"}
 SCENES_BY_NAME = {scene.name: scene for scene in SCENES}
 
-pytestmark = pytest.mark.skipif(
-    {name: version(name) for name in DRAWN_WITH} != DRAWN_WITH,
-    reason=f"another version draws other pixels; these were drawn with {DRAWN_WITH}",
+IS_DRAWN_OTHERWISE = {name: version(name) for name in DRAWN_WITH} != DRAWN_WITH
+DRAWN_AS_HERE = pytest.mark.skipif(
+    IS_DRAWN_OTHERWISE, reason=f"another version draws other pixels; these were drawn with {DRAWN_WITH}"
 )
 
 
@@ -37,30 +41,35 @@ def _one_folder_disk_and_time(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -
     ("size", "theme"),
     [
         pytest.param((80, 24), "textual-dark", id="80x24-dark"),
-        pytest.param((120, 40), "textual-light", id="120x40-light", marks=pytest.mark.slow),
-        pytest.param((80, 24), "textual-light", id="80x24-light", marks=pytest.mark.slow),
-        pytest.param((120, 40), "textual-dark", id="120x40-dark", marks=pytest.mark.slow),
+        pytest.param((120, 40), "textual-light", id="120x40-light", marks=[pytest.mark.slow, DRAWN_AS_HERE]),
+        pytest.param((80, 24), "textual-light", id="80x24-light", marks=[pytest.mark.slow, DRAWN_AS_HERE]),
+        pytest.param((120, 40), "textual-dark", id="120x40-dark", marks=[pytest.mark.slow, DRAWN_AS_HERE]),
     ],
 )
 @pytest.mark.parametrize("name", [scene.name for scene in SCENES if not scene.is_stored])
 def test_screen_looks_as_drawn(snap_compare, user_of, name: str, size: tuple[int, int], theme: str):
+    """In its usual size it is then made as small as a terminal can be: the way to it is gone once for both."""
     scene = SCENES_BY_NAME[name]
-    assert snap_compare(scene.app(theme), terminal_size=size, run_before=_walk(scene, user_of))
+    is_shrunk = (size, theme) == ((80, 24), "textual-dark")
+    walk = _walk(scene, user_of, is_shrunk=is_shrunk)
+    assert snap_compare(scene.app(theme), terminal_size=size, run_before=walk) or IS_DRAWN_OTHERWISE
 
 
-@pytest.mark.parametrize("theme", ["textual-dark", "textual-light"])
+@pytest.mark.parametrize("theme", ["textual-dark", pytest.param("textual-light", marks=DRAWN_AS_HERE)])
 def test_chats_at_the_side_look_as_drawn(snap_compare, user_of, theme: str):
     scene = SCENES_BY_NAME["sidebar"]
-    assert snap_compare(scene.app(theme), terminal_size=(140, 40), run_before=_walk(scene, user_of))
+    walk = _walk(scene, user_of, is_shrunk=theme == "textual-dark")
+    assert snap_compare(scene.app(theme), terminal_size=(140, 40), run_before=walk) or IS_DRAWN_OTHERWISE
 
 
+@DRAWN_AS_HERE
 @pytest.mark.parametrize("name", ["answered", "settings"])
 def test_screen_in_high_contrast_looks_as_drawn(snap_compare, user_of, name: str):
     scene = SCENES_BY_NAME[name]
     assert snap_compare(scene.app("high-contrast"), terminal_size=(80, 24), run_before=_walk(scene, user_of))
 
 
-def _walk(scene: Scene, user_of: type) -> Callable[[Pilot[None]], Awaitable[None]]:
+def _walk(scene: Scene, user_of: type, *, is_shrunk: bool = False) -> Callable[[Pilot[None]], Awaitable[None]]:
     async def act(pilot: Pilot[None]) -> None:
         user = user_of(pilot)
         for keys, *texts in (scene.first, *scene.steps):
@@ -69,5 +78,21 @@ def _walk(scene: Scene, user_of: type) -> Callable[[Pilot[None]], Awaitable[None
             await user.sees(*texts)
         for text in scene.gone:
             await user.no_longer_sees(text)
+        if is_shrunk:
+            await pilot.pause()
+            picture = pilot.app.export_screenshot(title=pilot.app.title, simplify=True)
+            pilot.app.export_screenshot = lambda **_: picture  # of the screen before it became small
+            await _shrink(pilot)
 
     return act
+
+
+async def _shrink(pilot: Pilot[None]) -> None:
+    usual = pilot.app.size
+    for width, height in SIZES:
+        await pilot.resize_terminal(width, height)
+        await pilot.pause(0.02)  # Textual waits for a moment before it lays out
+        assert pilot.app.failure is None, (width, height)
+    await pilot.resize_terminal(*usual)
+    await pilot.pause(0.02)
+    assert max(len(row) for row in screen_text(pilot.app).splitlines()) > MIN_COLUMNS
