@@ -135,7 +135,7 @@ def test_where_nobody_gives_way_threads_settle_on_the_processors_that_others_lea
     assert n_threads == max(1, n_processors - n_busy)
 
 
-@settings(max_examples=25)  # of five minutes each, of 750 in all
+@settings(max_examples=10)  # of five minutes each, of 750 in all
 @given(n_processors=st.integers(2, 16), n_busy=st.integers(0, 24), weight=st.sampled_from([0.3, 1.0]))
 def test_beside_others_steps_are_nearly_as_fast_as_with_the_best_number(
     n_processors: int, n_busy: int, weight: float

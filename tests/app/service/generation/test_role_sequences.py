@@ -69,13 +69,26 @@ async def test_a_twin_refuses_what_the_row_does(name: str) -> None:
     assert row["refused"] == row["refused_with_tools"] == REFUSED[name][0]
 
 
-@pytest.mark.parametrize("name", TEMPLATES)
-def test_hard_sequences_are_rendered_whole(name: str) -> None:
+def hard_cases(name: str) -> list[tuple[str, str, bool]]:
     """The dialects take turns: what they make of a sequence does not depend on the template."""
     place = list(TEMPLATES).index(name)
     dialects = [list(DIALECTS)[(place + number) % len(DIALECTS)] for number in range(len(HARD))]
     tools = [(place + number) // len(DIALECTS) % 2 == 0 for number in range(len(HARD))]
-    assert faults(name, *zip(HARD, dialects, tools, strict=True)) == []
+    return list(zip(HARD, dialects, tools, strict=True))
+
+
+@pytest.mark.parametrize("name", [*FAMILIES, *TWINS])
+def test_hard_sequences_are_rendered_whole(name: str) -> None:
+    assert faults(name, *hard_cases(name)) == []
+
+
+@pytest.mark.parametrize("half", [0, pytest.param(1, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("name", PUBLISHED)
+def test_hard_sequences_are_rendered_whole_by_a_published_template(name: str, half: int) -> None:
+    """Its twin takes the same, and all of them."""
+    cases = hard_cases(name)
+    begin = (list(PUBLISHED).index(name) + half) % 2
+    assert faults(name, *cases[begin::2]) == []
 
 
 @pytest.mark.parametrize("dialect", DIALECTS)
