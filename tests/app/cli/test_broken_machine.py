@@ -16,6 +16,7 @@ from app.protocol.chat import Completed, Message
 from app.settings.settings import load_settings
 from quantizer.system.process import python_command
 from tests.app.cli.in_process import json_of, run_localllm
+from tests.app.running import RunningService
 
 WARNING = "Caches cannot be written in"
 VERBS = {
@@ -30,6 +31,7 @@ VERBS = {
     "recommend": ("recommend",),
     "run": ("run", "-p", "hello"),
 }
+SLOWEST = {"plan", "recommend", "run"}  # a second of processor time and more
 SAY_NOTHING = {"plan", "recommend", "run", "doctor"}  # on stderr: what they compute is complete; or as a problem
 
 
@@ -44,8 +46,15 @@ def own(environment: Mapping[str, str], tmp_path: Path) -> dict[str, str]:
     return {**environment, **outside, "LOCALLLM_DATA_DIR": str(tmp_path / "data")}
 
 
-@pytest.mark.parametrize("kind", ["a file", "below a file"])
-@pytest.mark.parametrize("name", VERBS)
+@pytest.fixture
+def at_service(environment: Mapping[str, str], service: RunningService) -> dict[str, str]:
+    return {**environment, "LOCALLLM_PORT": service.url.rpartition(":")[2]}
+
+
+@pytest.mark.parametrize(
+    ("name", "kind"),
+    [(name, kind) for name in VERBS for kind in ("below a file", "a file") if kind != "a file" or name not in SLOWEST],
+)
 def test_a_cache_that_cannot_be_written_is_said_once_and_stops_no_command(
     own: dict[str, str], tmp_path: Path, name: str, kind: str
 ) -> None:
@@ -116,51 +125,58 @@ async def test_a_service_starts_beside_a_cache_that_cannot_be_written(
 
 
 STREAM_VERBS = (("--version",), ("ls",), ("help", "run"), ("run", "-p", "hello"), ("show", "nothing"), ("nonsense",))
+FAILING = {"show": 1, "nonsense": 2}  # with what status
 has_full = pytest.mark.skipif(not Path("/dev/full").exists(), reason="only Linux has a device that is always full")
 
 
 @has_full
 @pytest.mark.parametrize("verb", STREAM_VERBS, ids=lambda verb: verb[0])
 def test_an_output_that_takes_no_more_is_an_error_and_not_a_traceback(
-    own: dict[str, str], verb: tuple[str, ...]
+    at_service: Mapping[str, str], verb: tuple[str, ...]
 ) -> None:
     with Path("/dev/full").open("w") as full:
         command = python_command("tui", *verb)
         done = subprocess.run(
-            command, env=own, stdin=subprocess.DEVNULL, stdout=full, stderr=subprocess.PIPE, text=True
+            command, env=at_service, stdin=subprocess.DEVNULL, stdout=full, stderr=subprocess.PIPE, text=True
         )
     assert done.returncode != 0
     assert "Traceback" not in done.stderr
     assert "Exception ignored" not in done.stderr
-    if verb[0] not in ("show", "nonsense"):  # which say on stderr what is wrong
+    if verb[0] not in FAILING:  # which say on stderr what is wrong
         assert done.stderr == (
             "Error: The output cannot be written: No space left on device. Free some space, or write elsewhere.\n"
         )
 
 
+def _written_by(verb: tuple[str, ...]) -> int:
+    return 2 if verb[0] in FAILING else 1
+
+
 @pytest.mark.skipif(sys.platform == "win32", reason="streams are closed by a shell there")
 @pytest.mark.parametrize(
     ("verb", "closed"),
+    # all of each command's, and alone the one that it writes to; to read nothing is the same for all
     [
-        (verb, closed)
-        for verb in STREAM_VERBS
-        for closed in ((0,), (1,), (2,), (0, 1, 2))
-        if verb[0] != "run" or 1 in closed  # each starts a service, for two seconds of processor time
+        *((verb, (0, 1, 2)) for verb in STREAM_VERBS),
+        *((verb, (_written_by(verb),)) for verb in STREAM_VERBS),
+        (("ls",), (0,)),
+        (("ls",), (2,)),
+        (("show", "nothing"), (1,)),
     ],
     ids=str,
 )
 def test_streams_that_are_closed_at_the_start_change_nothing_else(
-    own: dict[str, str], verb: tuple[str, ...], closed: tuple[int, ...]
+    own: dict[str, str], at_service: Mapping[str, str], verb: tuple[str, ...], closed: tuple[int, ...]
 ) -> None:
     done = subprocess.run(
         python_command("tui", *verb),
-        env=own,
+        env=own if closed == (0, 1, 2) else at_service,  # a service that is started has them closed too
         capture_output=True,
         stdin=subprocess.DEVNULL,
         text=True,
         preexec_fn=lambda: [os.close(descriptor) for descriptor in closed],
     )
-    assert done.returncode == {"show": 1, "nonsense": 2}.get(verb[0], 0)
+    assert done.returncode == FAILING.get(verb[0], 0)
     assert "Traceback" not in done.stderr
     assert bool(done.stdout) == (1 not in closed and done.returncode == 0)
     assert bool(done.stderr) == (2 not in closed and done.returncode != 0)
