@@ -19,6 +19,7 @@ from rich.table import Table
 from app.common.terminal import printable
 from app.protocol.codec import decode_checked, encode
 from quantizer.system.errors import UsageError
+from quantizer.system.files import read_regular
 
 if TYPE_CHECKING:
     from offload.devices.bandwidth import ReadBandwidth
@@ -94,7 +95,7 @@ class Results:
     def load(cls, path: Path) -> Results:
         """Read a file of `save`. Raises UsageError for another file."""
         try:
-            return decode_checked(cls, json.loads(path.read_text(encoding="utf-8")))
+            return decode_checked(cls, json.loads(read_regular(path)))
         except (OSError, ValueError, RecursionError) as error:
             raise UsageError(f"{path} contains no results: {error}", "Name a file that the driver wrote.") from error
 

@@ -27,7 +27,7 @@ from app.chat.formats.other_apps import (
 )
 from app.chat.store.chat_store import ChatStore
 from quantizer.system.errors import StorageError, UsageError, UserError
-from quantizer.system.files import PRIVATE_FILE, explained, write_atomically
+from quantizer.system.files import PRIVATE_FILE, explained, open_regular, read_at_most, write_atomically
 
 MAX_FILE_BYTES = 512 << 20
 _KNOWN = "localllm, ChatGPT (conversations.json), Open WebUI, or Ollama's messages"
@@ -82,8 +82,8 @@ def read_chats(path: Path) -> Iterator[ImportedChat | SkippedItem]:
 
 
 def _read(path: Path) -> str:
-    with explained(f"{path} cannot be read", "Check the path.", UserError), path.open("rb") as file:
-        data = file.read(MAX_FILE_BYTES + 1)
+    with explained(f"{path} cannot be read", "Check the path.", UserError), open_regular(path) as file:
+        data = read_at_most(file, MAX_FILE_BYTES + 1)
     if len(data) > MAX_FILE_BYTES:
         raise UserError(f"{path.name} is larger than {MAX_FILE_BYTES >> 20} MiB.", "Split it.")
     if data.startswith(b"PK\x03\x04"):

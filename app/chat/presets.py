@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import json
 import os
-import stat
 import tomllib
 from collections.abc import Iterable, Mapping
 from functools import cache
@@ -21,7 +20,7 @@ from app.chat.conversation import ChatSettings
 from app.chat.sampling_options import CHAT_OPTIONS, valid_options
 from app.chat.store.database import storable
 from quantizer.system.errors import UsageError
-from quantizer.system.files import PRIVATE_FILE, explained, private_folder, write_atomically
+from quantizer.system.files import PRIVATE_FILE, explained, open_regular, private_folder, read_regular, write_atomically
 
 _FILE_NAME = "presets.toml"
 _SYSTEM = "system"
@@ -72,7 +71,7 @@ class Presets:
     def _text(self) -> str:
         """Return the text of the file, "" where there is none. Raises OSError."""
         try:
-            return self._path.read_text(encoding="utf-8")
+            return read_regular(self._path).decode("utf-8")
         except FileNotFoundError:
             return ""
 
@@ -168,15 +167,10 @@ class PromptLibrary:
 
 
 def read_text(path: Path, most_bytes: int) -> str:
-    """Return the text of a regular file. Raises StorageError if it cannot be read, UsageError if it is anything else,
-    too large or not UTF-8."""
-    # Without O_NONBLOCK opening a FIFO would wait for its writer.
-    flags = os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0)
-    with explained(f"{path.name} cannot be read", _CHECK), os.fdopen(os.open(path, flags), "rb") as file:
-        is_regular = stat.S_ISREG(os.fstat(file.fileno()).st_mode)
-        data = file.read(most_bytes + 1) if is_regular else b""
-    if not is_regular:
-        raise UsageError(f"{path.name} is not a regular file.", "Give a text file.")
+    """Return the text of a regular file. Raises StorageError if it cannot be read or is no such file, UsageError if it
+    is too large or not UTF-8."""
+    with explained(f"{path.name} cannot be read", _CHECK), open_regular(path) as file:
+        data = file.read(most_bytes + 1)
     if len(data) > most_bytes:
         raise UsageError(f"{path.name} is larger than {most_bytes >> 10} KiB.", "Shorten it.")
     try:

@@ -17,6 +17,7 @@ from app.common.terminal import printable
 from app.settings.parsing import is_loopback, parse_rpc_endpoints
 from app.settings.settings import Settings, load_settings
 from quantizer.system.errors import UsageError, UserError
+from quantizer.system.files import explained, read_regular
 
 if TYPE_CHECKING:
     from app.client.remote_engine import RemoteEngine
@@ -144,9 +145,9 @@ def shipped(name: str) -> Path:
 def read_text(path: Path) -> str:
     """Return what `path` holds. Raises UsageError when it cannot be read or is not UTF-8."""
     try:
-        return path.read_text(encoding="utf-8")
-    except OSError as error:
-        raise UsageError(f"{path} cannot be read: {error.strerror}.", "Check the path.") from error
+        with explained(f"{path} cannot be read", "Check the path.", UsageError):
+            text = read_regular(path).decode("utf-8")
+        return text.replace("\r\n", "\n")
     except UnicodeDecodeError as error:
         raise UsageError(f"{path} is not UTF-8 text.", "Save it as UTF-8.") from error
 

@@ -16,7 +16,8 @@ from pathlib import Path
 
 from app.common.event_log import log_event
 from quantizer.system.errors import StorageError
-from quantizer.system.files import has_record_locks, make_private, open_private, private_folder
+from quantizer.system.faults import remedy_for
+from quantizer.system.files import check_regular, has_record_locks, make_private, open_private, private_folder
 
 _BUSY_TIMEOUT_S, _POLL_S = 10.0, 0.01
 _JOURNALS = ("-wal", "-shm")  # SQLite makes them with the rights of the database
@@ -138,7 +139,7 @@ class Database:
         except OSError as error:
             cause = f"{self._schema.title} cannot be stored in {self._path}: {error.strerror}."
             remedy = "Check its permissions and its disk, or set LOCALLLM_DATA_DIR to your own folder."
-            raise StorageError(cause, remedy) from error
+            raise StorageError(cause, remedy_for(error, remedy)) from error
         except sqlite3.DatabaseError as error:
             cause, remedy = self._schema.fault(error)
             raise StorageError(f"The {self._schema.subject} in {self._path} cannot be used. {cause}", remedy) from error
@@ -186,6 +187,7 @@ def _make(path: Path) -> None:
     try:
         open_private(path, is_new=True).close()
     except FileExistsError:
+        check_regular(path)
         for suffix in ("", *_JOURNALS):
             if make_private(file := path.with_name(path.name + suffix)):
                 log_event("service", f"{file} was readable by others; now only its owner can read it.")

@@ -23,7 +23,7 @@ from typing import Any
 from app.settings.parsing import is_loopback
 from app.settings.settings import Settings
 from quantizer.system.errors import StorageError, UsageError
-from quantizer.system.files import PRIVATE_FILE, explained, private_folder, try_lock, write_atomically
+from quantizer.system.files import PRIVATE_FILE, explained, private_folder, read_regular, try_lock, write_atomically
 
 _PREFIX = "llm-"  # marks a leaked key as one of ours
 _N_BYTES = 32
@@ -96,7 +96,7 @@ class KeyFile:
                 raise StorageError(f"Others can read {self._path}.", remedy)
             try:
                 with _using(self._path):
-                    data = json.loads(self._path.read_text(encoding="utf-8"))
+                    data = json.loads(read_regular(self._path))
                 self._keys, self._state = tuple(_parsed(item) for item in data["keys"]), state
             except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
                 raise StorageError(f"{self._path} is damaged.", "Remove it and create new keys.") from error

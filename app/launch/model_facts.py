@@ -12,7 +12,7 @@ from app.client.service_client import ServiceClient
 from app.launch.agents import Agent
 from app.launch.plan import ModelFacts
 from app.protocol.status import ModelStatus
-from quantizer.system.files import write_cache
+from quantizer.system.files import read_regular, write_cache
 
 N_SAMPLE_TOKENS = 569  # of the sample, with the tokenizer of Qwen 2 and 3.5
 _MOST_KEPT = 200
@@ -48,7 +48,7 @@ class FirstPrompts:
 
     def _read(self) -> dict[str, int]:
         try:
-            data = json.loads(self._path.read_text(encoding="utf-8"))
+            data = json.loads(read_regular(self._path))
         except (OSError, ValueError, RecursionError):
             return {}
         if not isinstance(data, dict):

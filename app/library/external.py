@@ -26,7 +26,7 @@ from app.library.local.model_files import ModelRef, is_model_file, model_paths, 
 from app.library.local.recipe import MAX_RECIPE_BYTES, Recipe, checked_recipe, read_recipe, recipe_path
 from quantizer.gguf.gguf_reader import ModelFileError
 from quantizer.system.errors import StorageError
-from quantizer.system.files import is_file, is_folder, sorted_glob
+from quantizer.system.files import is_file, is_folder, open_regular, read_regular, sorted_glob
 
 Parsed = TypeVar("Parsed", dict[str, Any], list[Any])
 
@@ -88,7 +88,7 @@ def find_external_models(
         readable, unreadable = list[ModelRef](), _Unreadable()
         for ref in search(unreadable):
             try:
-                os.close(os.open(ref.path, os.O_RDONLY))
+                open_regular(ref.path).close()
             except OSError as error:
                 may_enter = os.access(ref.path.parent, os.X_OK)
                 unreadable.append((ref.path if may_enter else ref.path.parent, error))
@@ -154,14 +154,14 @@ def _lm_studio_folders(home: Path) -> list[Path]:
     one, whose models stay when another is chosen."""
     homes = [home / name for name in _LM_STUDIO_HOMES]
     with suppress(OSError, UnicodeDecodeError, ValueError):  # no such file, or no path
-        pointed = Path((home / _LM_STUDIO_POINTER).read_text(encoding="utf-8").strip())
+        pointed = Path(read_regular(home / _LM_STUDIO_POINTER).decode("utf-8").strip())
         if pointed.is_absolute() and is_folder(pointed):
             homes.insert(0, pointed)
     folders = []
     for each in homes:
         # missing, or not as LM Studio writes it
         with suppress(OSError, ValueError, TypeError, KeyError, RecursionError):
-            with (each / "settings.json").open("rb") as file:
+            with open_regular(each / "settings.json") as file:
                 chosen = Path(json.loads(file.read(_MAX_SETTINGS_BYTES))["downloadsFolder"])
             if chosen.is_absolute() and chosen.is_dir():
                 folders.append(chosen)
@@ -203,8 +203,8 @@ def _cache_folder(home: Path, environment: Mapping[str, str]) -> Path:
 def _snapshots_of(folder: Path) -> list[Path]:
     """Return the cached commits of the repository in `folder`, the latest `main` first."""
     try:
-        with (folder / "refs" / "main").open(encoding="utf-8", errors="replace") as file:
-            main = file.read(_MAIN_BYTES).strip()
+        with open_regular(folder / "refs" / "main") as file:
+            main = file.read(_MAIN_BYTES).decode("utf-8", "replace").strip()
     except OSError:
         main = ""
     return sorted(sorted_glob(folder / "snapshots", "*"), key=lambda path: path.name != main)
@@ -252,7 +252,7 @@ def _layers_of(manifest: Path) -> tuple[tuple[str, str], ...]:
 @lru_cache(_MAX_MANIFESTS_CACHED)
 def _read_layers(manifest: Path, _modified_ns: int, _n_bytes: int) -> tuple[tuple[str, str], ...]:
     try:
-        with manifest.open("rb") as file:
+        with open_regular(manifest) as file:
             layers = json.loads(file.read(_MAX_MANIFEST_BYTES))["layers"]
         named = [(str(layer["mediaType"]), str(layer["digest"])) for layer in layers if "digest" in layer]
     except (OSError, ValueError, KeyError, TypeError, RecursionError):
@@ -318,7 +318,7 @@ def adapters_of(ref: ModelRef) -> tuple[Path, ...]:
 def _layer_text(ref: ModelRef, digest: str) -> str:
     blob = ref.path.with_name(f"sha256-{digest}")
     try:
-        with blob.open("rb") as file:
+        with open_regular(blob) as file:
             data = file.read(MAX_RECIPE_BYTES + 1)
         if len(data) > MAX_RECIPE_BYTES:
             raise _bad_layer(ref, "larger than 1 MiB")

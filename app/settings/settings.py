@@ -28,7 +28,7 @@ from app.settings.parsing import (
     projector_file,
 )
 from quantizer.system.errors import UsageError
-from quantizer.system.files import PRIVATE_FILE, explained, open_regular, private_folder, write_atomically
+from quantizer.system.files import PRIVATE_FILE, explained, private_folder, read_regular, write_atomically
 
 ENVIRONMENT_PREFIX = "LOCALLLM_"
 DEFAULT_PORT = 11500
@@ -474,12 +474,12 @@ def _sources(flags: Mapping[str, object], environment: Mapping[str, str]) -> Ite
     """Yield each source with its values, later ones winning."""
     path = settings_file(environment)
     try:
-        with open_regular(path) as file:
-            of_file = tomllib.loads(file.read().decode())
+        of_file = tomllib.loads(read_regular(path).decode())
     except FileNotFoundError:
         of_file = {}
     except (OSError, ValueError, RecursionError) as error:  # a number of 5,000 digits is a plain ValueError
-        raise UsageError(f"The settings file {path} cannot be read: {error}.", "Repair or remove it.") from error
+        why = getattr(error, "strerror", "") or error
+        raise UsageError(f"The settings file {path} cannot be read: {why}.", "Repair or remove it.") from error
     yield str(path), of_file
     variables = {name: environment.get(environment_variable(name)) for name in SETTINGS}
     yield _ENVIRONMENT, {name: value for name, value in variables.items() if value}
@@ -566,7 +566,7 @@ def write_setting(path: Path, name: str, value: object) -> None:
     TOML, StorageError where it cannot be written."""
     try:
         with explained(f"The settings file {path} cannot be written"):
-            text = path.read_bytes().decode("utf-8") if path.exists() else ""
+            text = read_regular(path).decode("utf-8") if path.exists() else ""
             changed = edit_toml(text, name, value)
             private_folder(path.parent)
             # A link to the file stays one. The file may hold a key, so only its owner can read it.

@@ -27,6 +27,7 @@ from quantizer.system.files import (
     PRIVATE_FILE,
     explained,
     private_folder,
+    read_regular,
     sync_folder,
     try_lock,
     write_atomically,
@@ -89,7 +90,7 @@ class FileHistory:
         """Return a content. Raises StorageError if it is not kept, or damaged."""
         path = self._path(sha256)
         try:
-            content = path.read_bytes()
+            content = read_regular(path, MAX_FILE_BYTES)
         except FileNotFoundError:
             cause = "The former content of a file is no longer kept."
             raise StorageError(cause, f"Contents are kept for {self._limits.max_age_s / _DAY_S:g} days.") from None
@@ -272,7 +273,7 @@ def _state_of(path: Path) -> FileState:
 
 def _remove_marked(mark: Path) -> None:
     """Remove the partial file that `mark` names; one that is not whole names none yet."""
-    text = mark.read_text(encoding="utf-8")
+    text = read_regular(mark).decode("utf-8")
     if not text or writer_of(mark):
         return
     partial = Path(json.loads(text))

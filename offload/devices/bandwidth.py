@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import mmap
 import os
+import stat
 import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -74,12 +75,13 @@ def measure_disk_read(path: Path) -> float | None:
     if sys.platform != "linux":
         return None  # macOS has a flag for it, and heeds what is in its cache all the same
     try:
-        n_bytes = path.stat().st_size
-        if n_bytes < _LEAST_BYTES:
+        status = path.stat()
+        n_bytes = status.st_size
+        if n_bytes < _LEAST_BYTES or not stat.S_ISREG(status.st_mode):
             return None
         start = (n_bytes - min(n_bytes, _N_BYTES)) // 2 // _BLOCK_BYTES * _BLOCK_BYTES
         n_read, n_most = 0, min(n_bytes - start, _N_BYTES)
-        file = os.fdopen(os.open(path, os.O_RDONLY | os.O_DIRECT), "rb", buffering=0)
+        file = os.fdopen(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_DIRECT), "rb", buffering=0)
         with file, mmap.mmap(-1, _BLOCK_BYTES) as block:  # its pages are aligned, as such reads want them
             file.seek(start)
             begun_s = time.perf_counter()

@@ -20,6 +20,8 @@ from quantizer.checkpoint.pending_shards import NO_PENDING, PendingFile
 from quantizer.convert.source_model import FileTensor
 from quantizer.gguf.gguf_reader import ByteSource, ModelFileError, open_local
 from quantizer.gguf.tensor_types import TensorType, tensor_type_named
+from quantizer.system.faults import remedy_for
+from quantizer.system.files import read_regular
 
 _INDEX = "model.safetensors.index.json"
 _WHOLE = "model.safetensors"
@@ -73,13 +75,12 @@ def read_weights(folder: Path, name: str, checkpoint: Path | None = None) -> dic
 def read_json(path: Path) -> Any:
     """Parse a JSON file of bounded size. Raises CheckpointError when it is missing, too large or not JSON."""
     try:
-        if path.stat().st_size > _MAX_JSON_BYTES:
-            raise CheckpointError(f"{path.name} is too large.", "Download the checkpoint again.")
-        return _parse(path.read_text(encoding="utf-8"))
+        return _parse(read_regular(path, _MAX_JSON_BYTES).decode("utf-8"))
     except FileNotFoundError as error:
         raise CheckpointError(f"There is no {path.name} in {path.parent}.", "Download the whole checkpoint.") from error
     except OSError as error:
-        raise CheckpointError(f"{path} cannot be read: {error.strerror}.", "Check its permissions.") from error
+        remedy = remedy_for(error, "Check its permissions.")
+        raise CheckpointError(f"{path} cannot be read: {error.strerror}.", remedy) from error
     except (ValueError, RecursionError) as error:
         raise CheckpointError(f"{path.name} is not valid JSON.", "Download the checkpoint again.") from error
 

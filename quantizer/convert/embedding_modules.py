@@ -21,6 +21,7 @@ from quantizer.checkpoint.config import CheckpointError, Config
 from quantizer.checkpoint.safetensors import as_object, read_json, read_weights
 from quantizer.convert.derived_tensors import StackedTensor
 from quantizer.convert.source_model import FileTensor
+from quantizer.system.files import open_regular
 from quantizer.tokenizers import TokenizerVocabulary
 
 _MODULES = "modules.json"
@@ -146,8 +147,8 @@ def is_yes_no_ranker(folder: Path, config: Config) -> bool:
     if config.values.get("architectures") != [_CLASS]:
         return False
     try:
-        with (folder / "README.md").open(encoding="utf-8", errors="replace") as card:
-            return _TITLE.search(card.read(_MAX_CARD)) is not None
+        with open_regular(folder / "README.md") as card:
+            return _TITLE.search(card.read(_MAX_CARD).decode("utf-8", "replace")) is not None
     except OSError:
         return False
 

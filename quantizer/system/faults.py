@@ -10,6 +10,7 @@ from __future__ import annotations
 import errno
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from pathlib import Path
 
 from quantizer.system.errors import EngineError, StorageError, UserError
 from quantizer.system.memory_limit import out_of_memory
@@ -36,12 +37,23 @@ _REMEDIES: Mapping[int, str] = {
     errno.EINTR: "Try again.",  # of what Python does not try again by itself: listing a folder
 }
 # What a room advises about one path, such as its rights, does not help against these.
-_OF_NO_PATH = frozenset({errno.EIO, errno.ESTALE, errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.ENOBUFS})
+_OF_NO_PATH = frozenset({errno.EIO, errno.ESTALE, errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.ENOBUFS, errno.EINTR})
 _OF_THE_DISK = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EIO, errno.ESTALE})
 
 
+class UnsuitableFileError(OSError):
+    """Something else than a regular file, or one that is too large; `remedy` is what helps wherever it is met."""
+
+    def __init__(self, path: Path, why: str, remedy: str) -> None:
+        super().__init__(errno.EINVAL, why, str(path))
+        self.remedy = remedy
+
+
 def remedy_for(error: OSError, advised: str) -> str:
-    """Return what helps against `error`: what is `advised` for its path, unless it is of the whole system."""
+    """Return what helps against `error`: what is `advised` for its path, unless it is of the whole system, or the path
+    leads to no file of use."""
+    if isinstance(error, UnsuitableFileError):
+        return error.remedy
     code = error.errno or 0
     return _REMEDIES[code] if code in _OF_NO_PATH or (not advised and code in _REMEDIES) else advised
 
@@ -55,10 +67,9 @@ def system_fault(name: str, error: BaseException) -> UserError | None:
         return EngineError(f"The {name} has not enough memory.", _MEMORY)
     if isinstance(error, RuntimeError) and "can't start new thread" in str(error):
         return EngineError(f"The system lets the {name} start no more threads.", _PROCESSES)
-    remedy = _REMEDIES.get(error.errno or 0, "") if isinstance(error, OSError) else ""
-    if not isinstance(error, OSError) or not remedy:
+    if not isinstance(error, OSError) or not (remedy := remedy_for(error, "")):
         return None
-    if error.errno in _OF_THE_DISK:
+    if error.errno in _OF_THE_DISK or isinstance(error, UnsuitableFileError):
         place = f"{error.filename} cannot be read or written" if error.filename else f"The {name} failed"
         return StorageError(f"{place}: {error.strerror}.", remedy)
     return EngineError(f"The {name} failed: {error.strerror}.", remedy)

@@ -19,24 +19,34 @@ from collections.abc import Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, BinaryIO, cast
+from typing import TYPE_CHECKING, BinaryIO, Literal, cast, overload
 
 from quantizer.system.errors import StorageError, UserError
-from quantizer.system.faults import remedy_for
+from quantizer.system.faults import UnsuitableFileError, remedy_for
 
 if sys.platform != "win32":
     import fcntl
 
 if TYPE_CHECKING:
+    from io import BufferedReader, FileIO
+
     from filelock import BaseFileLock
 
 
 PRIVATE_FILE, _PRIVATE_FOLDER = 0o600, 0o700  # their modes
 _OTHERS = 0o077
 
+_KINDS = {
+    stat.S_IFDIR: "a folder",
+    stat.S_IFIFO: "a pipe",
+    stat.S_IFSOCK: "a socket",
+    stat.S_IFCHR: "a device",
+    stat.S_IFBLK: "a device",
+}
 _NO_LOCKS = frozenset({errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP, errno.ENOTSUP})
 _SYNC_BYTES = 128 << 20
 _PIECE_BYTES = 1 << 20
+_MAX_BYTES = 1 << 30  # more than any file that is read whole has, but a sparse one
 _REPLACE_TIMEOUT_S, _REPLACE_POLL_S = 1.0, 0.02
 _PROBE_BYTES = 16 << 10  # more than a file system puts beside its name
 _SUFFIX = ".tmp"
@@ -206,14 +216,60 @@ def open_private(path: Path, *, is_new: bool = False) -> BinaryIO:
     return open(path, "a+b", opener=lambda name, _flags: os.open(name, flags, PRIVATE_FILE))
 
 
-def open_regular(path: Path, buffering: int = -1) -> BinaryIO:
-    """Open a file that somebody else may have put there, for reading. Raises OSError for anything but a file: opening a
-    FIFO would wait for a writer without end, a device may do anything."""
+@overload
+def open_regular(path: Path, buffering: Literal[-1] = -1) -> BufferedReader: ...
+@overload
+def open_regular(path: Path, buffering: Literal[0]) -> FileIO: ...
+def open_regular(path: Path, buffering: int = -1) -> BufferedReader | FileIO:
+    """Open a file for reading that somebody may have named or put there. Raises UnsuitableFileError for anything but a
+    regular file, which is not opened: a FIFO would wait for a writer without end, a device may do anything. Raises
+    OSError. Only this opens such files: see tests/quantizer/system/test_foreign_files.py."""
+    check_regular(path)
+    # Without O_NONBLOCK a FIFO that came after the look would wait for its writer.
     number = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0))
-    if not stat.S_ISREG(os.fstat(number).st_mode):
+    try:
+        _check_regular(path, os.fstat(number).st_mode)
+    except BaseException:
         os.close(number)
-        raise OSError(errno.EINVAL, "Not a regular file", str(path))
-    return os.fdopen(number, "rb", buffering)
+        raise
+    return cast("BufferedReader | FileIO", os.fdopen(number, "rb", buffering))
+
+
+def open_partial(path: Path, *, appends: bool = False) -> BinaryIO:
+    """Open what a job writes until it is whole, made where it is missing, for reading and writing without a buffer. Its
+    folder may be others' too, as /tmp is: no link is followed. Raises UnsuitableFileError for anything but a regular
+    file, OSError."""
+    flags = os.O_RDWR | os.O_CREAT | (os.O_APPEND if appends else 0)
+    flags |= getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0) | getattr(os, "O_NOFOLLOW", 0)
+    number = os.open(path, flags, 0o666)
+    try:
+        _check_regular(path, os.fstat(number).st_mode)
+    except BaseException:
+        os.close(number)
+        raise
+    return os.fdopen(number, "r+b", 0)
+
+
+def check_regular(path: Path) -> None:
+    """Raise UnsuitableFileError where anything but a regular file is at `path`, OSError where nothing is."""
+    _check_regular(path, path.stat().st_mode)
+
+
+def _check_regular(path: Path, mode: int) -> None:
+    if not stat.S_ISREG(mode):
+        kind = _KINDS.get(stat.S_IFMT(mode), "something else")
+        raise UnsuitableFileError(path, f"It is {kind}, not a regular file", "Name a file on a disk.")
+
+
+def read_regular(path: Path, max_bytes: int = _MAX_BYTES) -> bytes:
+    """Return the whole of a file as `open_regular` opens it. Raises UnsuitableFileError for one of more than
+    `max_bytes`, OSError."""
+    with open_regular(path) as file:
+        data = read_at_most(file, max_bytes + 1)
+    if len(data) > max_bytes:
+        size = f"{max_bytes >> 20} MiB" if max_bytes >= 1 << 20 else f"{max_bytes >> 10} KiB"
+        raise UnsuitableFileError(path, f"It has more than {size}", "Shorten it, or name another file.")
+    return data
 
 
 def make_private(path: Path) -> bool:

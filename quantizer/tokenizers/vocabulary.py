@@ -14,7 +14,7 @@ from typing import Any
 from quantizer.checkpoint.config import CheckpointError, Config
 from quantizer.checkpoint.safetensors import as_object, read_object
 from quantizer.gguf.header import Entry, encode_entry
-from quantizer.system.files import explained
+from quantizer.system.files import explained, open_regular, read_at_most
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,10 +46,11 @@ class TokenizerFolder:
 
 def read_bytes(path: Path, max_bytes: int) -> bytes:
     """Return the whole of a file. Raises CheckpointError when it is larger than `max_bytes` or cannot be read."""
-    with explained(f"{path} cannot be read", "Check its permissions.", CheckpointError):
-        if path.stat().st_size > max_bytes:
-            raise CheckpointError(f"{path.name} is too large.", "Download the checkpoint again.")
-        return path.read_bytes()
+    with explained(f"{path} cannot be read", "Check its permissions.", CheckpointError), open_regular(path) as file:
+        data = read_at_most(file, max_bytes + 1)
+    if len(data) > max_bytes:
+        raise CheckpointError(f"{path.name} is too large.", "Download the checkpoint again.")
+    return data
 
 
 def read_text(path: Path, max_bytes: int) -> str:

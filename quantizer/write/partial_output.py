@@ -25,7 +25,15 @@ from types import TracebackType
 from typing import BinaryIO
 
 from quantizer.system.errors import StorageError, UsageError
-from quantizer.system.files import BackgroundSync, explained, remove_lock, sync_folder, try_lock
+from quantizer.system.files import (
+    BackgroundSync,
+    explained,
+    open_partial,
+    open_regular,
+    remove_lock,
+    sync_folder,
+    try_lock,
+)
 
 _READ_BYTES = 4 << 20
 
@@ -63,7 +71,7 @@ def checksum_of(path: Path, block: Block) -> int | None:
     """Return the checksum of a block in a file, None when it is incomplete."""
     checksum, left = 0, block.n_bytes
     try:
-        with path.open("rb", buffering=0) as file:
+        with open_regular(path, 0) as file:
             file.seek(block.start)
             while left and (data := file.read(min(left, _READ_BYTES))):
                 checksum = zlib.crc32(data, checksum)
@@ -145,11 +153,8 @@ class PartialOutput:
         with _storage_errors(self._output):
             if self._part is None:
                 block = self._blocks[self.n_done]
-                # "ab" makes it, "r+b" may cut off what came after the last whole block
-                path = self._part_path(block.file)
-                path.open("ab").close()
-                self._part = path.open("r+b", buffering=0)
-                self._part.truncate(block.start)
+                self._part = open_partial(self._part_path(block.file))
+                self._part.truncate(block.start)  # what came after the last whole block
                 self._part.seek(block.start)
             view = memoryview(data)
             while view:
@@ -297,7 +302,7 @@ class Journal:
             raise StorageError(f"Another run is writing {output.name}.", "Wait for it, or name another output with -o.")
         self._lock = lock
         try:
-            self._file = self.path.open("a+b", buffering=0)
+            self._file = open_partial(self.path, appends=True)
         except OSError:
             remove_lock(lock)
             raise

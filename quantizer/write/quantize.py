@@ -22,7 +22,7 @@ from quantizer.checkpoint.pending_shards import PendingFile
 from quantizer.gguf.gguf_reader import ModelFileError
 from quantizer.gguf.header import padding
 from quantizer.system.errors import UsageError
-from quantizer.system.files import explained
+from quantizer.system.files import explained, open_regular
 from quantizer.write.events import Event, JobResumed, JobWarning, ShardOrder, TensorWritten
 from quantizer.write.partial_output import PartialOutput, check_output
 from quantizer.write.quantize_plan import PlannedShard, PlannedTensor, QuantizePlan
@@ -61,7 +61,7 @@ def _holds(shard: PlannedShard, n_threads: int) -> bool:
     with explained(f"{shard.path} cannot be read", "Move it away.", ModelFileError):
         if not shard.path.is_file() or shard.path.stat().st_size != shard.file.n_bytes:
             return False
-        with shard.path.open("rb") as file, closing(convert_tensors(shard.tensors, n_threads)) as slabs:
+        with open_regular(shard.path) as file, closing(convert_tensors(shard.tensors, n_threads)) as slabs:
             if file.read(len(shard.header)) != shard.header:
                 return False
             for slab in slabs:

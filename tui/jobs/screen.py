@@ -19,6 +19,7 @@ from textual.widgets.option_list import Option
 
 from app.common.terminal import printable, printable_line
 from quantizer.system.errors import UserError
+from quantizer.system.files import open_regular
 from tui.commands import CommandTable, list_command
 from tui.design.header import ScreenHeader
 from tui.design.search_box import SearchBox
@@ -327,7 +328,7 @@ def wrapped(line: str, n_cells: int) -> list[str]:
 def read_end(path: Path, max_bytes: int = _MAX_BYTES) -> str:
     """Return the last whole lines of a file, at most `max_bytes`; the reason if it cannot be read."""
     try:
-        with path.open("rb") as file:
+        with open_regular(path) as file:
             n_bytes = file.seek(0, os.SEEK_END)
             file.seek(max(0, n_bytes - max_bytes))
             data = file.read()

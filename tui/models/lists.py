@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 from app.common.terminal import format_bytes
 from app.library.local.model_files import folder_stamp
 from quantizer.system.errors import UserError
+from quantizer.system.files import open_regular
 from tui.connection import ServiceConnection, is_localllm, localllm_service
 from tui.design.words import relative_time
 from tui.jobs.monitor import JobMonitor
@@ -258,7 +259,7 @@ def _copy(paths: Sequence[Path], place: str) -> list[Path]:
                 "Name a folder on another disk.",
             )
         for path in paths:
-            with path.open("rb") as source, (folder / path.name).open("xb") as target:
+            with open_regular(path) as source, (folder / path.name).open("xb") as target:
                 copied.append(folder / path.name)
                 shutil.copyfileobj(source, target, _COPY_BYTES)
     except FileExistsError as error:

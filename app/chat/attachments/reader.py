@@ -19,7 +19,7 @@ from app.chat.attachments.parsing import ALL_PAGES, PageChoice
 from app.chat.conversation import Attachment, MediaFile
 from app.tools.file_access import is_as_named
 from quantizer.system.errors import StorageError, UsageError
-from quantizer.system.files import read_at_most
+from quantizer.system.files import open_regular, read_at_most
 
 _KINDS = (
     (stat.S_ISDIR, "a folder"),
@@ -51,14 +51,11 @@ def read_file(
     no regular file, too large, damaged, protected by a password, or of a kind that no model takes."""
     try:
         _check_regular(path.stat().st_mode, name)
-        # Without O_NONBLOCK a pipe that came after the check would wait for its writer.
-        flags = getattr(os, "O_NONBLOCK", 0)
-        with open(path, "rb", opener=lambda name, mode: os.open(name, mode | flags)) as file:
+        with open_regular(path) as file:
             # Compared once it is open: a link that was put there before leads elsewhere now, and to another file.
             if is_resolved and not (is_as_named(path) and os.path.samestat(os.fstat(file.fileno()), path.lstat())):
                 raise StorageError(f"{name} was replaced by a link.", "Look at it, and name it again.")
             status = os.fstat(file.fileno())
-            _check_regular(status.st_mode, name)  # it may have changed since
             begin = file.read(512) or b""
             kind = kind_of(begin, name)
             _check_size(max(status.st_size, len(begin)), kind, name)

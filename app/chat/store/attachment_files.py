@@ -20,7 +20,16 @@ from app.chat.store.database import now_ms, storable
 from app.common.database import Database
 from app.protocol.chat import MediaPart
 from quantizer.system.errors import StorageError
-from quantizer.system.files import PRIVATE_FILE, explained, private_folder, sync_folder, write_atomically, writer_of
+from quantizer.system.files import (
+    PRIVATE_FILE,
+    explained,
+    open_regular,
+    private_folder,
+    read_at_most,
+    sync_folder,
+    write_atomically,
+    writer_of,
+)
 from quantizer.system.process import is_process_alive
 
 FOLDER_NAME = "attachments"
@@ -54,7 +63,8 @@ class AttachmentFiles:
         """Return the content of a picture or sound. Raises StorageError if it is missing or damaged."""
         path = self._path(file.sha256)
         try:
-            content = path.read_bytes()
+            with open_regular(path) as opened:
+                content = read_at_most(opened, file.n_bytes + 1)
         except OSError as error:
             cause = f"A picture or sound of this chat cannot be read from {self._folder}: {error.strerror}."
             raise StorageError(cause, "Restore the folder, or remove the message.") from error

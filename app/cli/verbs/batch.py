@@ -18,7 +18,7 @@ from app.common.terminal import printable
 from app.options.jobs import BatchOptions, command_words
 from app.settings.settings import Settings
 from quantizer.system.errors import UsageError, UserError
-from quantizer.system.files import explained
+from quantizer.system.files import explained, open_regular
 
 if TYPE_CHECKING:
     from app.batch.requests import BatchRequest
@@ -91,7 +91,7 @@ def batch(
     with explained(f"{path} cannot be read", "Check the path.", UsageError):
         if path.stat().st_size > MAX_FILE_BYTES:
             raise UsageError(f"{path} is larger than {MAX_FILE_BYTES >> 20} MiB.", "Split it.")
-        with path.open("rb") as file:
+        with open_regular(path) as file:
             requests = read_requests(str(path), file, options.model)
     options = replace(options, output=options.output or str(path.with_name(f"{path.stem}-answers.jsonl")))
     settings = resolve_settings(None, flags, assume_yes=assume_yes)

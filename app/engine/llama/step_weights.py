@@ -27,6 +27,7 @@ from app.engine.tuning.tune_results import PLAIN_TYPES
 from offload.speed.type_costs import is_copied, is_repacked, type_of, weights_by_kind
 from quantizer.gguf.header import Header, TensorInfo
 from quantizer.gguf.tensor_types import TENSOR_TYPES, TensorType, tensor_type_named
+from quantizer.system.files import open_regular
 
 _REPACKED = frozenset({b"CPU_REPACK", b"CPU_KLEIDIAI"})  # the processor's buffer types; AMX's is made for large steps
 _ON_HOST = frozenset({b"CPU", b"CPU_Mapped"})
@@ -179,7 +180,7 @@ class PlainWeights(SecondWeights):
     size stays repacked."""
 
     def __init__(self, header: Header, addresses: Iterable[int]) -> None:
-        with header.path.open("rb") as file:
+        with open_regular(header.path) as file:
             super().__init__(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))
         in_file = {tensor.name: tensor for tensor in header.tensors}
         for address in addresses:

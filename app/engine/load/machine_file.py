@@ -18,7 +18,7 @@ from typing import Any
 
 from app.engine.library_files import library_files, library_folders
 from offload.devices.host import cpu_name
-from quantizer.system.files import write_cache
+from quantizer.system.files import open_regular, read_regular, write_cache
 
 _N_SAMPLES, _SAMPLE_BYTES = 64, 4096
 
@@ -47,7 +47,7 @@ def fingerprint(path: Path, *parts: object) -> str:
     digest = hashlib.blake2b(repr(parts).encode(), digest_size=12)
     n_bytes = path.stat().st_size
     digest.update(n_bytes.to_bytes(8, "little"))
-    with path.open("rb") as file:
+    with open_regular(path) as file:
         for index in range(_N_SAMPLES):
             file.seek(n_bytes * index // _N_SAMPLES)
             digest.update(file.read(_SAMPLE_BYTES))
@@ -88,7 +88,7 @@ class MachineFile:
         """Return the entries by machine; what is none is left out. Raises OSError for a file that is there and cannot
         be read."""
         try:
-            data = json.loads(self._path.read_text(encoding="utf-8"))
+            data = json.loads(read_regular(self._path))
         except (FileNotFoundError, ValueError, RecursionError):
             return {}
         return {

@@ -29,7 +29,7 @@ from offload.footprint.model import PlannedModel, RunConfig
 from offload.placement.search import Placement, allocate, decode_work, prefill_work
 from offload.speed.cost_model import Rates, Work, expected_rates
 from offload.speed.rate_fitting import MeasuredSpeed, Run, estimate_speed, fit_rates
-from quantizer.system.files import private_folder, try_lock
+from quantizer.system.files import open_partial, private_folder, read_regular, try_lock
 
 _MAX_BYTES = 1 << 18  # some 500 runs
 _LOCK_TIMEOUT_S = 0.2
@@ -80,7 +80,7 @@ class RunHistory:
             if lock is None:
                 return False
             try:
-                with self._path.open("a+b", buffering=0) as file:
+                with open_partial(self._path, appends=True) as file:
                     added = b"".join(lines)
                     file.seek(0)
                     present = file.read()
@@ -98,7 +98,7 @@ class RunHistory:
     def records(self, machine: str = "") -> list[RunRecord]:
         """Return the records of `machine` (empty: any), the oldest first; none when the file cannot be read."""
         try:
-            lines = self._path.read_bytes().splitlines()
+            lines = read_regular(self._path).splitlines()
         except OSError:
             return []
         found: list[RunRecord] = []

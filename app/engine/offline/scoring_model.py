@@ -29,7 +29,7 @@ from offload.devices.host import default_threads
 from quantizer.gguf.header import read_header
 from quantizer.gguf.model_info import read_model_info
 from quantizer.system.errors import EngineError, UsageError
-from quantizer.system.files import write_cache
+from quantizer.system.files import read_regular, write_cache
 
 if TYPE_CHECKING:
     from app.engine.llama import EvalObserver
@@ -163,7 +163,7 @@ def cached_results(
 ) -> Sequence[_Result]:
     """Return the content of the file at `path`; if it cannot be read, `measure`, and write it if that can be."""
     try:
-        return [codec.decode_checked(result_type, entry) for entry in json.loads(path.read_text(encoding="utf-8"))]
+        return [codec.decode_checked(result_type, entry) for entry in json.loads(read_regular(path))]
     except (OSError, ValueError, TypeError, RecursionError):
         measured = measure()
     write_cache(path, json.dumps(codec.encode(list(measured))))

@@ -21,7 +21,7 @@ import psutil
 
 from app.library.download.remote_file import Range, Ranges
 from quantizer.system.errors import StorageError
-from quantizer.system.files import explained
+from quantizer.system.files import explained, open_partial
 
 _RANGE = re.compile(rb"(\d{1,18}) (\d{1,18})")
 _SYNCED = re.compile(rb"synced (\d{1,18})")
@@ -38,7 +38,7 @@ class DownloadJournal:
     def __init__(self, path: Path, booted_s: Callable[[], float] = psutil.boot_time) -> None:
         self._path = path
         self._booted_s = int(booted_s())
-        self._file = path.open("a+b", buffering=0)
+        self._file = open_partial(path, appends=True)
         self.n_lines = 0
         self._lock = threading.Lock()  # another thread syncs
 
@@ -107,8 +107,7 @@ class PartialFile:
                 cause = f"{self.path.name} needs {self.n_bytes / 1e9:.3f} GB and its disk has {free / 1e9:.3f} GB free."
                 remedy = "Free some space, choose a smaller one, or set LOCALLLM_DATA_DIR to another disk."
                 raise StorageError(cause, remedy)
-            self.path.open("ab").close()
-            self._file: BinaryIO = stack.enter_context(self.path.open("r+b", buffering=0))
+            self._file: BinaryIO = stack.enter_context(open_partial(self.path))
             self._journal = DownloadJournal(journal_of(self.path))
             stack.callback(self._journal.close)
             done = self._journal.resumable_ranges(self._fingerprint)

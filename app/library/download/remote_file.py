@@ -16,6 +16,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal, Protocol
 
+from quantizer.system.files import open_regular
+
 _SMALLEST_BYTES = 4 << 20
 _LARGEST_BYTES = 32 << 20
 _LENGTHS = {"sha256": 64, "git": 40}
@@ -181,7 +183,7 @@ class StreamingHash:
         buffer = memoryview(bytearray(_BUFFER_BYTES))
         n_hashed = 0
         try:
-            with self._path.open("rb", buffering=0) as file:
+            with open_regular(self._path, 0) as file:
                 while n_hashed < self._n_bytes and (n_ready := self._wait_beyond(n_hashed)):
                     n_read = file.readinto(buffer[: min(n_ready - n_hashed, _BUFFER_BYTES)])
                     self._hasher.update(buffer[:n_read])

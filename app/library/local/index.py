@@ -26,7 +26,15 @@ from app.protocol.codec import decode_checked
 from app.protocol.library import LocalModel, ModelFacts, ModelFit
 from quantizer.gguf.gguf_reader import ModelFileError
 from quantizer.system.errors import StorageError, UserError
-from quantizer.system.files import explained, has_record_locks, is_file, is_folder, open_regular, private_folder
+from quantizer.system.files import (
+    check_regular,
+    explained,
+    has_record_locks,
+    is_file,
+    is_folder,
+    open_regular,
+    private_folder,
+)
 
 if TYPE_CHECKING:
     from quantizer.gguf.header import Header
@@ -186,8 +194,10 @@ class Index:
                 error = failure
         self.problem = str(getattr(error, "strerror", "") or error)
         memory = sqlite3.connect(":memory:")
-        with suppress(sqlite3.Error):
+        with suppress(sqlite3.Error, OSError):
             if old is None:  # of a folder that can only be read, the journal cannot be opened, and is not needed
+                if not is_file(self._path):
+                    raise error  # SQLite would wait for the writer of a pipe
                 old = sqlite3.connect(f"{self._path.absolute().as_uri()}?mode=ro&immutable=1", uri=True)
             old.backup(memory)
         if old is not None:
@@ -198,6 +208,8 @@ class Index:
 def _connect(path: Path) -> sqlite3.Connection:
     if not has_record_locks(path.parent):  # SQLite would call it busy, after 10 s
         raise sqlite3.OperationalError("its file system cannot lock files")
+    if path.exists():
+        check_regular(path)
     return _prepared(sqlite3.connect(path, timeout=_BUSY_TIMEOUT_S))
 
 
@@ -357,7 +369,7 @@ def sha256_of(path: Path, on_bytes: Callable[[int], object]) -> str:
     """Hash a whole file, calling `on_bytes` with the size of each piece read. Raises StorageError."""
     digest = hashlib.sha256()
     buffer = memoryview(bytearray(_READ_BYTES))
-    with explained(f"{path} cannot be read", "Check the disk."), path.open("rb", buffering=0) as file:
+    with explained(f"{path} cannot be read", "Check the disk."), open_regular(path, 0) as file:
         while n_bytes := file.readinto(buffer):
             digest.update(buffer[:n_bytes])
             on_bytes(n_bytes)

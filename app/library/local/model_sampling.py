@@ -27,7 +27,7 @@ from quantizer.gguf.sampling_keys import (
     sampling_of_config,
     sampling_of_header,
 )
-from quantizer.system.files import explained, open_regular, write_atomically
+from quantizer.system.files import explained, open_regular, read_regular, write_atomically
 
 MAX_CONFIG_BYTES = 64 << 10
 _CATALOGUE = "catalogue_sampling.toml"
@@ -63,7 +63,7 @@ def read_generation_config(model: Path) -> bytes:
     """Return what is kept beside the model at `model`; empty where it states no sampling or cannot be read."""
     path = _config_beside(model)
     try:
-        data = path.read_bytes() if path is not None and path.stat().st_size <= MAX_CONFIG_BYTES else b""
+        data = read_regular(path, MAX_CONFIG_BYTES) if path is not None else b""
     except OSError:
         return b""
     return data if data and parse_generation_config(data).options else b""

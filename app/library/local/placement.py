@@ -30,7 +30,7 @@ from app.protocol.library import ImportWay
 from quantizer.gguf.file_names import projector_name, shard_path
 from quantizer.gguf.gguf_reader import ModelFileError
 from quantizer.system.errors import StorageError
-from quantizer.system.files import explained
+from quantizer.system.files import explained, open_regular
 from quantizer.write.partial_output import OutputFile, PartialOutput, partial_path
 
 REFERENCE: ImportWay = "symbolic link"
@@ -127,7 +127,7 @@ def _reflink(source: Path, target: Path) -> None:
 
     partial = partial_path(target, 0)
     try:
-        with source.open("rb") as original, partial.open("xb") as clone:
+        with open_regular(source) as original, partial.open("xb") as clone:
             fcntl.ioctl(clone, _FICLONE, original.fileno())
         os.link(partial, target)  # renaming would replace a target
     finally:
@@ -180,7 +180,7 @@ def _copy_file(
 ) -> str:
     """Append a file to `output`, except for its `done_blocks`, and return its hash."""
     digest = hashlib.sha256()
-    with explained(f"{source} cannot be read", "Check the disk."), source.open("rb", buffering=0) as file:
+    with explained(f"{source} cannot be read", "Check the disk."), open_regular(source, 0) as file:
         for n_left in _blocks(source.stat().st_size):
             is_missing = next(done_blocks, None) is None
             while n_left:

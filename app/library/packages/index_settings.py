@@ -23,7 +23,7 @@ from urllib.request import url2pathname
 from platformdirs import site_config_path, user_config_path
 
 from quantizer.system.errors import UsageError
-from quantizer.system.files import explained
+from quantizer.system.files import explained, read_regular
 
 _DEFAULT_INDEX = "https://pypi.org/simple"
 _LOOPBACK = {"localhost", "127.0.0.1", "::1"}
@@ -113,7 +113,7 @@ def _pip_sections(path: Path) -> Iterator[Mapping[str, str]]:
     parser = configparser.RawConfigParser()
     try:
         with explained(f"{path} cannot be read", "Check its permissions, or set PIP_CONFIG_FILE to another file."):
-            parser.read_string(path.read_text(encoding="utf-8"))
+            parser.read_string(read_regular(path).decode("utf-8"))
     except (configparser.Error, UnicodeDecodeError) as error:
         cause = f"{path} is not a configuration of pip: {str(error).splitlines()[0]}."
         raise UsageError(cause, "Correct it: `pip config debug` shows what pip reads.") from error
@@ -165,7 +165,7 @@ def _uv_file(path: Path, environment: Mapping[str, str]) -> dict[str, tuple[str,
         return {}
     try:
         with explained(f"{path} cannot be read", "Check its permissions."):
-            content = tomllib.loads(path.read_text(encoding="utf-8"))
+            content = tomllib.loads(read_regular(path).decode("utf-8"))
         tables: list[dict[str, Any]] = [content.get("pip", {}), content]
         indexes = [entry for table in tables for entry in table.get("index", [])]
         found: dict[str, tuple[str, ...]] = {

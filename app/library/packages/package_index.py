@@ -31,7 +31,7 @@ from app.library.hub.repository import fetch_file_info, read_body, with_retries
 from app.library.local.model_files import listed
 from app.library.packages.index_settings import IndexSettings, Place
 from quantizer.system.errors import UserError
-from quantizer.system.files import explained
+from quantizer.system.files import explained, read_regular
 
 _JSON = "application/vnd.pypi.simple.v1+json"
 _ACCEPT = f"{_JSON}, application/vnd.pypi.simple.v1+html;q=0.2, text/html;q=0.01"
@@ -150,7 +150,9 @@ async def _links_of(session: HttpSession, place: Place, name: str) -> list[_Link
         with explained(f"{page} cannot be read", "Check find-links and the addresses of your package indexes."):
             if page.is_dir():
                 return [_Link(path.name, path.absolute().as_uri()) for path in sorted(page.iterdir())]
-            return _html_links(page.read_text(encoding="utf-8"), page.as_uri()) if page.is_file() else []
+            if not page.is_file():
+                return []
+            return _html_links(read_regular(page).decode("utf-8"), page.as_uri())
     url = f"{place.url.rstrip('/')}/{quote(name)}/" if place.is_index else place.url
 
     async def attempt() -> list[_Link]:

@@ -29,7 +29,7 @@ from packaging.utils import InvalidWheelFilename, canonicalize_name, parse_wheel
 
 from app.library.local.model_files import is_safe_name
 from quantizer.gguf.gguf_reader import ModelFileError
-from quantizer.system.files import explained
+from quantizer.system.files import explained, open_regular
 
 _MAX_MEMBERS = 100_000
 _MAX_READ_BYTES = 64 << 20  # at once: zipfile reads the whole list of members, whose length the file states
@@ -153,20 +153,20 @@ def _pieces(member: WheelMember) -> Iterator[bytes]:
         raise _refused(path, f"{member.name} is not the file whose SHA-256 its RECORD states")
 
 
-class _BoundedFile(io.FileIO):
+class _BoundedFile(io.BufferedReader):
     """A file that refuses to read very much at once."""
 
     def read(self, size: int | None = -1, /) -> bytes:
         if size is not None and size > _MAX_READ_BYTES:
             raise zipfile.BadZipFile("its list of files is too long")
-        return super().read(-1 if size is None else size) or b""
+        return super().read(-1 if size is None else size)
 
 
 @contextmanager
 def _opened(path: Path) -> Iterator[zipfile.ZipFile]:
     """Open a wheel; whatever is wrong with it while it is read becomes a ModelFileError."""
     with explained(f"{path} cannot be read", "Check the path and its permissions.", ModelFileError):
-        opened = _BoundedFile(path, "rb")
+        opened = _BoundedFile(open_regular(path, 0))
     with opened as file:
         try:
             with zipfile.ZipFile(file) as archive:

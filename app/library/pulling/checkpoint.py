@@ -26,7 +26,7 @@ from quantizer.checkpoint.config import CheckpointError
 from quantizer.checkpoint.pending_shards import PendingShard
 from quantizer.gguf.gguf_reader import open_local
 from quantizer.system.errors import StorageError
-from quantizer.system.files import explained, write_atomically
+from quantizer.system.files import explained, read_regular, write_atomically
 from quantizer.write.events import Event, JobPlanned, JobResumed, ShardOrder, TensorWritten, WaitingForShard
 from quantizer.write.job import JobRequest, RunningQuantization, open_job
 
@@ -330,7 +330,7 @@ class CheckpointStore:
 def was_converted(folder: Path, output: Path) -> bool:
     """Return whether an earlier run completed `output` from `folder` and was killed during its clean-up."""
     try:
-        return _stamp(output) not in ("", _mark(folder, output).read_text(encoding="utf-8"))
+        return _stamp(output) not in ("", read_regular(_mark(folder, output)).decode("utf-8"))
     except OSError:
         return False
 

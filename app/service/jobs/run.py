@@ -32,6 +32,7 @@ from quantizer.system.files import (
     is_file,
     open_private,
     private_folder,
+    read_regular,
     remove_lock,
     sorted_glob,
     try_lock,
@@ -283,12 +284,12 @@ class JobLog:
             file.write(printable(text).encode("utf-8", "replace"))
             is_full = file.tell() > MAX_LOG_BYTES
         if is_full:
-            kept = self._path.read_bytes()[-MAX_LOG_BYTES // 2 :].partition(b"\n")[2]
+            kept = read_regular(self._path)[-MAX_LOG_BYTES // 2 :].partition(b"\n")[2]
             write_atomically(self._path, (_DROPPED, kept), sync=False, mode=PRIVATE_FILE)
 
     def read(self) -> str:
         try:
-            return self._path.read_text(encoding="utf-8", errors="replace")
+            return read_regular(self._path).decode("utf-8", "replace")
         except FileNotFoundError:
             return ""
 
@@ -310,7 +311,7 @@ class JobStore:
         jobs = []
         for path in sorted_glob(self.folder, "*.json"):
             try:
-                data = json.loads(path.read_text(encoding="utf-8"))
+                data = json.loads(read_regular(path))
                 job, owner = decode_checked(Job, data), str(data["owner"])
             except (OSError, ValueError, KeyError, RecursionError):
                 continue

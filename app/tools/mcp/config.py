@@ -22,7 +22,15 @@ from urllib.parse import urlsplit
 
 from app.settings.settings import settings_file
 from quantizer.system.errors import StorageError, UsageError, UserError, registered
-from quantizer.system.files import PRIVATE_FILE, explained, private_folder, read_at_most, try_lock, write_atomically
+from quantizer.system.files import (
+    PRIVATE_FILE,
+    explained,
+    open_regular,
+    private_folder,
+    read_at_most,
+    try_lock,
+    write_atomically,
+)
 
 
 @registered
@@ -272,7 +280,7 @@ class McpFile:
         with explained(f"{self.path} cannot be read"):
             if not self.path.exists():
                 return {}
-            with self.path.open("rb") as file:
+            with open_regular(self.path) as file:
                 if sys.platform != "win32" and os.fstat(file.fileno()).st_mode & _WRITABLE_BY_ALL:
                     raise UsageError(
                         f"Everybody can change {self.path}, which names commands to run.", f"Run: chmod o-w {self.path}"

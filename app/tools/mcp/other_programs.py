@@ -15,7 +15,7 @@ from typing import Any
 
 from app.tools.mcp.config import ServerConfig, config_of, load_json
 from quantizer.system.errors import UserError
-from quantizer.system.files import explained, read_at_most
+from quantizer.system.files import explained, open_regular, read_at_most
 
 _MAX_BYTES = 64 << 20  # Claude Code keeps its history in the same file
 # A string is taken whole, so that what looks like a comment inside stays.
@@ -115,7 +115,7 @@ def find_servers(
 def _servers(program: Program, path: Path) -> Iterator[FoundServer]:
     if not path.is_file():
         return
-    with explained(f"{path} cannot be read"), path.open("rb") as file:
+    with explained(f"{path} cannot be read"), open_regular(path) as file:
         text = read_at_most(file, _MAX_BYTES + 1).decode("utf-8", "replace")
     for project, name, raw in program.entries(load_json(without_comments(text).encode(), path, _MAX_BYTES)):
         entry = _in_our_form(raw)

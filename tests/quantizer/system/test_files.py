@@ -15,14 +15,17 @@ from typing import Any
 import pytest
 
 from quantizer.system.errors import StorageError, UsageError
+from quantizer.system.faults import UnsuitableFileError, system_fault
 from quantizer.system.files import (
     explained,
     has_record_locks,
     make_private,
+    open_partial,
     open_private,
     open_regular,
     private_folder,
     read_at_most,
+    read_regular,
     remove_lock,
     replace_file,
     sorted_glob,
@@ -315,6 +318,9 @@ def test_a_folder_is_listed_again_where_a_signal_interrupted_that(
     assert sorted_glob(tmp_path, "*") == [tmp_path / "a"]
 
 
+NAMED = {"fifo": "pipe", "socket": "socket", "device": "device", "folder": "folder"}
+
+
 @pytest.mark.skipif(sys.platform == "win32", reason="Windows has no FIFOs in its file system")
 @pytest.mark.parametrize("kind", ["fifo", "socket", "device", "folder"])
 def test_what_is_no_regular_file_is_refused_and_never_waited_for(tmp_path: Path, kind: str) -> None:
@@ -328,13 +334,64 @@ def test_what_is_no_regular_file_is_refused_and_never_waited_for(tmp_path: Path,
             path.mkdir()
         else:
             path = Path("/dev/zero")
-        with pytest.raises(OSError, match=r"Not a regular file|No such device|not supported"):
+        with pytest.raises(UnsuitableFileError, match=rf"It is a {NAMED[kind]}, not a regular file"):
             open_regular(path)
+        if kind != "socket":  # opening one fails otherwise
+            with pytest.raises(OSError, match=rf"It is a {NAMED[kind]}|Is a directory"):
+                open_partial(path)
+        with (
+            pytest.raises(StorageError, match="The model cannot be read: It is a") as caught,
+            explained("The model cannot be read", "Check its permissions."),
+        ):
+            read_regular(path)
+    assert caught.value.remedy == "Name a file on a disk."
+    fault = system_fault("service", UnsuitableFileError(path, "It is a pipe", "Name a file."))
+    assert str(fault) == f"{path} cannot be read or written: It is a pipe. Name a file."
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="Windows has no FIFOs in its file system")
+def test_a_fifo_that_comes_after_the_look_is_refused_and_never_waited_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "file").touch()
+    os.mkfifo(tmp_path / "x.gguf")
+    status = (tmp_path / "file").stat()
+    monkeypatch.setattr(Path, "stat", lambda *_, **__: status)
+    with pytest.raises(UnsuitableFileError, match="a pipe"):
+        open_regular(tmp_path / "x.gguf")
+
+
+def test_a_file_is_read_whole_up_to_a_limit(tmp_path: Path) -> None:
+    whole = b"words" * 1024
+    (tmp_path / "a").write_bytes(whole)
+    assert read_regular(tmp_path / "a", 5 << 10) == read_regular(tmp_path / "a") == whole
+    with pytest.raises(UnsuitableFileError, match="It has more than 4 KiB"):
+        read_regular(tmp_path / "a", 4 << 10)
+    with (tmp_path / "sparse").open("wb") as file:
+        file.truncate(1 << 40)
+    with pytest.raises(UnsuitableFileError, match="It has more than 2 MiB"):
+        read_regular(tmp_path / "sparse", 2 << 20)
+
+
+@pytest.mark.parametrize("appends", [False, True])
+def test_a_partial_file_is_made_or_goes_on_and_follows_no_link(tmp_path: Path, appends: bool) -> None:
+    for begun in (b"", b"ab"):
+        with open_partial(tmp_path / "part", appends=appends) as file:
+            assert file.read() == begun
+            file.seek(0 if appends else len(begun))
+            file.write(b"ab" if not begun else b"c")
+    assert (tmp_path / "part").read_bytes() == b"abc"
+    (tmp_path / "link").symlink_to(tmp_path / "part")
+    (tmp_path / "nowhere").symlink_to(tmp_path / "made")
+    if hasattr(os, "O_NOFOLLOW"):
+        for name in ("link", "nowhere"):
+            with pytest.raises(OSError, match="symbolic"):
+                open_partial(tmp_path / name, appends=appends)
+        assert not (tmp_path / "made").exists()
 
 
 def test_a_regular_file_is_opened_through_a_link_too(tmp_path: Path) -> None:
     (tmp_path / "a").write_bytes(b"words")
     (tmp_path / "b").symlink_to(tmp_path / "a")
-    for buffering in (-1, 0):
-        with open_regular(tmp_path / "b", buffering) as file:
-            assert file.read() == b"words"
+    with open_regular(tmp_path / "b") as buffered, open_regular(tmp_path / "b", 0) as raw:
+        assert (buffered.read(), raw.read()) == (b"words", b"words")

@@ -58,7 +58,7 @@ def test_an_error_of_the_disk_that_passes_loses_no_entries(tmp_path: Path, monke
         raise OSError(errno.EIO, "Input/output error")
 
     with monkeypatch.context() as failing:
-        failing.setattr(Path, "read_text", fails)
+        failing.setattr(machine_file, "read_regular", fails)
         assert file.entry("a") == {}
         file.update("b", {"n": 2})
     assert file.entry("a") == {"n": 1}
