@@ -25,6 +25,7 @@ import numpy.typing as npt
 from app.engine.backend import State
 from app.engine.cache_file import conversation_of, file_name, read_header, remove_file, whole_files, write_file
 from app.engine.request import IN_MEMORY
+from quantizer.system.files import open_regular
 from quantizer.system.memory_limit import give_back_freed_memory
 
 MAX_MEMORY_BYTES = 1 << 30
@@ -92,9 +93,11 @@ class StateStore:
         self._lock = threading.RLock()  # guards _entries, which the writing thread changes too
         self._entries: dict[str, _Entry] = {}  # the least recently used first
         for name, key, n_bytes in states_in(folder):
-            if max_disk_bytes and conversation_of(name):
+            # Former versions did not say whose a state is, so that a deleted chat would leave it behind. The checksum
+            # is of the state, which is not read yet: a key that is damaged, such as its namespace, has another name.
+            if max_disk_bytes and conversation_of(name) and name == _name_of(key, conversation_of(name)):
                 self._entries[name] = _Entry(key, None, n_bytes)
-            else:  # former versions did not say whose a state is, so that a deleted chat would leave it behind
+            else:
                 remove_file(folder / name)
         self._to_write: queue.SimpleQueue[str | None] = queue.SimpleQueue()
         self._may_write, self._closing = threading.Event(), threading.Event()
@@ -291,7 +294,8 @@ def states_in(folder: Path) -> Iterator[tuple[str, StateKey, int]]:
 def read_state(path: Path, key: StateKey) -> State | None:
     """Return the state in a file, None if it is missing, damaged or another key's."""
     try:
-        data = path.read_bytes()
+        with open_regular(path) as file:
+            data = file.read()
         header, begin = read_header(data, _KIND)
     except (OSError, ValueError):
         return None
@@ -309,7 +313,7 @@ def _header(key: StateKey, state: State) -> dict[str, Any]:
 def _read_key(path: Path) -> tuple[StateKey, int] | None:
     """Return the key in a file and the file's size, None for an incomplete or foreign file."""
     try:
-        with path.open("rb") as file:
+        with open_regular(path) as file:
             header, begin = read_header(file.read(_MAX_BEGIN_BYTES), _KIND)
             n_tokens, state_bytes, file_bytes = (
                 header["n_tokens"],
@@ -323,6 +327,7 @@ def _read_key(path: Path) -> tuple[StateKey, int] | None:
             n_bytes = begin + 4 * n_tokens + state_bytes
             is_whole = len(tokens) == n_tokens and file_bytes == n_bytes
             key = StateKey(str(header["namespace"]), tokens, bool(header.get("is_checkpoint")))
+            key.namespace.encode()  # a lone surrogate raises
     except (OSError, ValueError, KeyError, TypeError):
         return None
     return (key, n_bytes) if is_whole else None

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import json
 import os
 import threading
 import zlib
@@ -20,6 +21,7 @@ import numpy as np
 from app.engine.cache_file import conversation_of, file_name, read_header, remove_file, whole_files, write_file
 from app.engine.media.chunks import Embeddings, MediaChunk, MediaLayout
 from app.engine.request import IN_MEMORY
+from quantizer.system.files import read_regular
 
 _KIND = b"localllm-media1\n"
 _N_AXES = 3
@@ -80,10 +82,11 @@ class MediaStore:
         if not name:
             return None
         content = None
-        with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
-            data = (self._folder / name).read_bytes()
+        with contextlib.suppress(OSError, ValueError, KeyError, TypeError, RecursionError):
+            data = read_regular(self._folder / name, self._max_disk_bytes)
             header, begin = read_header(data, _KIND)
-            if header["key"] == key and header["crc32"] == zlib.crc32(data[begin:]):
+            checksum = header.pop("crc32")
+            if header["key"] == key and checksum == _checksum(header, data[begin:]):
                 content = parse(header, data[begin:])
         with self._lock:
             if self._files.get(file_key, ("",))[0] != name:
@@ -99,7 +102,8 @@ class MediaStore:
     def _write(self, what: _What, key: str, described: dict[str, Any], content: bytes, conversation: str) -> None:
         if not self._max_disk_bytes or conversation == IN_MEMORY:
             return
-        file_key, header = _file_key(what, key), {"key": key, **described, "crc32": zlib.crc32(content)}
+        file_key, header = _file_key(what, key), {"key": key, **described}
+        header["crc32"] = _checksum(header, content)
         name = file_name(file_key, conversation)
         n_bytes = write_file(self._folder / name, _KIND, header, (content,), self._max_disk_bytes)
         with self._lock:
@@ -117,6 +121,11 @@ class MediaStore:
     def _remove(self, key: str) -> None:
         name, _ = self._files.pop(key)
         remove_file(self._folder / name)  # else at the next start
+
+
+def _checksum(header: dict[str, Any], content: bytes) -> int:
+    """Return the checksum of a file, also of its header: a damaged number there would make another layout."""
+    return zlib.crc32(content, zlib.crc32(json.dumps(header).encode()))
 
 
 def _file_key(what: _What, key: str) -> str:

@@ -14,6 +14,7 @@ import pytest
 from app.engine.cache import state_store
 from app.engine.cache.state_store import SavedMatch, StateKey, StateStore, read_state, states_in, write_state
 from app.engine.request import IN_MEMORY
+from tests.app.engine.damaged_files import damaged_files
 
 
 def saved(folder: Path, *sequences: tuple[list[int], bytes], **limits: int) -> StateStore:
@@ -335,8 +336,15 @@ def test_states_of_a_disk_that_became_read_only_are_used_and_those_in_memory_too
     def refuse(*_arguments: object, **_options: object) -> None:
         raise OSError(errno.EROFS, os.strerror(errno.EROFS))
 
-    for name in ("unlink", "mkdir", "open"):
-        monkeypatch.setattr(os, name, refuse)
+    opened = os.open
+
+    def open_to_read(path: str, flags: int, mode: int = 0o777, **options: int) -> int:
+        if flags & (os.O_WRONLY | os.O_RDWR | os.O_CREAT):
+            refuse()
+        return opened(path, flags, mode, **options)
+
+    for name, method in (("unlink", refuse), ("mkdir", refuse), ("open", open_to_read)):
+        monkeypatch.setattr(os, name, method)
     store = StateStore(tmp_path, max_disk_bytes=1000)
     assert load(store, [1, 2, 3, 4]) == b"state"
     store.save([1, 2, 3, 4, 5], b"longer")
@@ -352,24 +360,42 @@ def test_a_folder_that_cannot_be_made_stores_states_in_memory(tmp_path: Path) ->
     store.close()
 
 
-def test_a_head_with_any_byte_changed_inserted_or_cut_is_a_miss_and_never_raises(tmp_path: Path) -> None:
-    key = StateKey("ns", np.array([1, 2, 3], np.int32))
-    assert write_state(tmp_path, "a", key, memoryview(b"state"), 1 << 20)
-    whole = (tmp_path / "a").read_bytes()
-    head = whole.index(b"}") + 1
-    damaged = [
-        whole[:at] + bytes([whole[at] ^ 1 << bit]) + whole[at + 1 :] for at in range(len(whole)) for bit in range(8)
-    ]
-    damaged += [whole[:at] + digits + whole[at:] for at in range(head) for digits in (b"9", b"-", b"9" * 30)]
-    damaged += [whole[:at] for at in range(len(whole))]
-    for text in (b"[" * 20_000, b"3", b'"n_tokens"', b'{"n_tokens": 99999999999999999999, "state_bytes": 1}'):
-        damaged.append(whole[:16] + len(text).to_bytes(4, "little") + text)
+def test_a_file_with_any_damage_is_a_miss_and_never_raises(tmp_path: Path) -> None:
+    tokens = [1, 2, 3]
+    saved(tmp_path / "made", (tokens, b"state")).close()
+    (made,) = (tmp_path / "made").iterdir()
+    whole = made.read_bytes()
+    (folder := tmp_path / "prefix").mkdir()
+    (place := folder / made.name).write_bytes(whole)
+    ((_, key, _),) = states_in(folder)
+    n_tried = 0
+    for data in damaged_files(whole, 20, seed=49):
+        place.write_bytes(data)
+        assert read_state(place, key) in (None, b"state")
+        place.write_bytes(data)
+        for name, found, _ in states_in(folder):
+            read_state(folder / name, found)
+        n_tried += 1
+    assert n_tried > 3000
 
-    for data in damaged:
-        (tmp_path / "a").write_bytes(data)
-        assert read_state(tmp_path / "a", key) in (None, b"state")
-        for _ in states_in(tmp_path):
-            pass
+
+@pytest.mark.parametrize(
+    ("former", "damaged"), [(b'"ns"', b'"nt"'), (b'"ns"', b'"\\ud800"'), (b'"n_tokens": 3', b'"n_tokens": 2')]
+)
+def test_the_store_has_no_state_under_a_damaged_key(tmp_path: Path, former: bytes, damaged: bytes) -> None:
+    store = StateStore(tmp_path)
+    store.save([1, 2, 3], b"state", "ns")
+    store.close()
+    (path,) = tmp_path.iterdir()
+    head = path.read_bytes()[20:].partition(b"}")[0] + b"}"
+    rest = path.read_bytes()[20 + len(head) :]
+    assert former in head
+    head = head.replace(former, damaged)
+    path.write_bytes(path.read_bytes()[:16] + len(head).to_bytes(4, "little") + head + rest)
+    store = StateStore(tmp_path)
+    assert [store.match([1, 2, 3], name) for name in ("ns", "nt", "\ud800")] == [None] * 3
+    assert not path.exists()
+    store.close()
 
 
 @pytest.mark.parametrize("number", ["1e30", "-1", "true", "null", "99999999999999999999", "4611686018427387904", '"3"'])

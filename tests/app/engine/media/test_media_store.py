@@ -10,6 +10,7 @@ import pytest
 
 from app.engine.media.chunks import MediaChunk, MediaLayout
 from app.engine.media.media_store import MediaStore
+from tests.app.engine.damaged_files import damaged_files
 
 LAYOUT = MediaLayout(((1, 2), MediaChunk("ab", 2, 2, False, np.arange(6, dtype=np.int32).reshape(2, 3)), (3,)))
 EMBEDDINGS = np.arange(8, dtype=np.float32).reshape(2, 4)
@@ -63,6 +64,22 @@ def test_a_damaged_file_is_a_miss_and_removed(tmp_path: Path, place: int) -> Non
     assert store.layout("file") is None
     assert store.embeddings("ab") is None
     assert not list(tmp_path.iterdir())
+
+
+def test_a_file_with_any_damage_is_a_miss_and_never_raises_or_another_layout(tmp_path: Path) -> None:
+    saved(tmp_path / "made")
+    n_tried = 0
+    for made in (tmp_path / "made").iterdir():
+        whole = made.read_bytes()
+        (folder := tmp_path / made.name).mkdir()
+        for data in damaged_files(whole, 20, seed=49):
+            (folder / made.name).write_bytes(data)
+            store = MediaStore(folder)
+            layout, embeddings = store.layout("file"), store.embeddings("ab")
+            assert layout is None or repr(layout) == repr(LAYOUT), data  # -0 is 0
+            assert embeddings is None, data
+            n_tried += 1
+    assert n_tried > 5000
 
 
 @pytest.mark.parametrize("n_kept", range(0, 160, 7))
