@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import secrets
 import shutil
-import tempfile
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager, suppress
 from dataclasses import dataclass, replace
@@ -20,6 +19,7 @@ from app.common.keys import own_key
 from app.protocol.errors import ServiceError
 from app.protocol.status import ModelStatus
 from app.settings.settings import Settings
+from quantizer.system.temporary_folder import temporary_folder
 
 _READY_TIMEOUT_S = 30.0
 # Measurements of this machine that the service under measurement needs too.
@@ -67,17 +67,17 @@ async def open_server(server: RemoteServer) -> AsyncIterator[Target]:
 
 @contextmanager
 def _temporary_cache(cache_dir: Path) -> Iterator[Path]:
-    with tempfile.TemporaryDirectory(prefix="localllm-bench-", ignore_cleanup_errors=True) as folder:
+    with temporary_folder("bench") as folder:
         for name in _KEPT_FILES:
             with suppress(OSError):  # there is none, or it cannot be read
                 shutil.copy(cache_dir / name, folder)
         try:
-            yield Path(folder)
+            yield folder
         finally:
             from app.engine.load.run_history import RunHistory
 
             # the speeds of the answers count like any others
-            RunHistory(cache_dir).add(RunHistory(Path(folder)).records())
+            RunHistory(cache_dir).add(RunHistory(folder).records())
 
 
 _N_PROMPT, _N_ANSWER = 512, 48

@@ -33,7 +33,8 @@ from offload.format import format_speed
 from quantizer.gguf.file_names import NO_PROJECTOR
 from quantizer.gguf.tensor_types import tensor_type_named
 from quantizer.system.errors import UsageError
-from quantizer.system.files import private_folder, why_unwritable
+from quantizer.system.files import private_folder, read_regular, why_unwritable
+from quantizer.system.temporary_folder import temporary_folder
 from quantizer.write.events import JobPlanned
 
 if TYPE_CHECKING:
@@ -71,7 +72,7 @@ def cached_imatrix(source: Path, running: Runnable, n_threads: int) -> Path:
     if not cached.is_file():
         matrix = compute_imatrix(running.path, TextOptions(threads=n_threads))
         if why_unwritable(cached.parent):
-            cached = Path(running.enter_context(tempfile.TemporaryDirectory())) / cached.name
+            cached = running.enter_context(temporary_folder("imatrix")) / cached.name
         private_folder(cached.parent)
         save_imatrix(matrix, cached)
     return cached
@@ -245,7 +246,7 @@ def _sensitivities(source: Path, running: Runnable, imatrix: Path, n_threads: in
         request = SensitivityRequest(str(running.path), str(imatrix), read_text(CALIBRATION), n_ctx, n_threads)
         return measure_sensitivities(request, lambda steps: with_progress("Measuring tensors", steps))
 
-    key = calibration_key(source, _SENSITIVITY_METHOD, hashlib.sha256(imatrix.read_bytes()).hexdigest())
+    key = calibration_key(source, _SENSITIVITY_METHOD, hashlib.sha256(read_regular(imatrix)).hexdigest())
     return cached_sensitivities(load_settings().cache_dir / "sensitivity" / f"{key}.json", measure)
 
 

@@ -14,7 +14,6 @@ import re
 import shutil
 import signal
 import sys
-import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import aclosing, contextmanager
@@ -29,7 +28,8 @@ from app.launch.plan import LaunchPlan
 from app.protocol.errors import RequestError, ServiceError
 from app.protocol.status import MeteredUsage
 from quantizer.system.errors import UsageError, UserError
-from quantizer.system.files import explained, open_private
+from quantizer.system.files import explained, open_private, read_regular
+from quantizer.system.temporary_folder import temporary_folder
 
 _N_PARENTS = 6  # from a command to the folder of its package
 
@@ -70,7 +70,7 @@ def _npm_version(name: str, command: Path) -> str:
     above = [folder / "package.json" for folder in islice(command.resolve().parents, _N_PARENTS)]
     for path in (*above, command.parent / "node_modules" / name / "package.json"):
         if path.is_file():
-            data = json.loads(path.read_text(encoding="utf-8"))
+            data = json.loads(read_regular(path))
             if isinstance(data, dict) and data.get("name") == name:
                 return _plain(data.get("version"))
     return ""
@@ -90,7 +90,6 @@ def _plain(version: object) -> str:
     return version if isinstance(version, str) and re.fullmatch(r"[\w.+!-]{1,40}", version) else ""
 
 
-_PREFIX = "localllm-launch-"
 _SIGNAL_BASE = 128  # of the exit status of a process that a signal ended, as shells have it
 _SHIM_SUFFIXES = (".cmd", ".bat")
 _SPECIAL_TO_CMD = frozenset('"%&|<>^!\r\n')
@@ -152,15 +151,12 @@ def check_shim(command: Sequence[str]) -> None:
 @contextmanager
 def _run_folder(files: Mapping[str, str]) -> Iterator[str]:
     """Give a folder that only this user can read, with `files`; it is removed afterwards."""
-    what, remedy = "The folder for this run cannot be made", "Free some space, or set TMPDIR."
-    with explained(what, remedy):
-        temporary = tempfile.TemporaryDirectory(prefix=_PREFIX, ignore_cleanup_errors=True)
-    with temporary as folder:
-        with explained(what, remedy):
+    with temporary_folder("launch") as folder:
+        with explained("The folder for this run cannot be made", "Free some space, or set TMPDIR."):
             for name, text in files.items():
-                with open_private(Path(folder, name), is_new=True) as file:
+                with open_private(folder / name, is_new=True) as file:
                     file.write(text.encode())
-        yield folder
+        yield str(folder)
 
 
 async def _run(command: Sequence[str], environment: Mapping[str, str]) -> int:

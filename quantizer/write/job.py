@@ -137,7 +137,7 @@ def _work(arrivals: PendingShards, message: Message, send: Callable[[Message], N
     for text in plan.warnings:
         report(JobWarning(text))
     if request.load_check:
-        check_load(plan, request.load_check)
+        check_load(plan, request.load_check, lambda text: report(JobWarning(text)))
     execute(plan, request.n_threads, request.is_overwriting, report, request.allow_nan)
     report(OutputDone(output, plan.n_bytes, time.monotonic() - started))
 

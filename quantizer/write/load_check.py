@@ -5,8 +5,7 @@ Loading is another room's, so a command does it, in a process that may crash.
 
 from __future__ import annotations
 
-import tempfile
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from quantizer.checkpoint.config import CheckpointError
@@ -15,19 +14,20 @@ from quantizer.gguf.validation import is_model
 from quantizer.system.child_request import run_child
 from quantizer.system.errors import EngineError, WrongProcessorError
 from quantizer.system.files import explained
+from quantizer.system.temporary_folder import temporary_folder
 from quantizer.write.quantize_plan import QuantizePlan
 
 _N_NAMED = 5
 _REMEDY = "Choose another model."
 
 
-def check_load(plan: QuantizePlan, command: Sequence[str]) -> None:
+def check_load(plan: QuantizePlan, command: Sequence[str], warn: Callable[[str], object]) -> None:
     """Let `command` load the planned model, whose weights are all zero. The command gets {"path": PATH} and answers
     {"unread": NAMES}, the tensors that llama.cpp's graph does not use. Raises CheckpointError with these names, or with
     llama.cpp's own words, for instance about a missing tensor. Adapters and projectors are no models and not
-    checked."""
-    with tempfile.TemporaryDirectory(prefix="localllm-load-") as folder:
-        path = write_without_weights(plan, Path(folder))
+    checked. `warn` gets a sentence where a temporary folder is left."""
+    with temporary_folder("load", warn) as folder:
+        path = write_without_weights(plan, folder)
         try:
             child = run_child(command, {"path": str(path)}, "load check", _REMEDY, runs_llama=True)
             answers = list(child) if path else []

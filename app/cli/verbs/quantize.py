@@ -255,7 +255,7 @@ def _planned(request: JobRequest) -> dict[str, object]:
     from quantizer.write.load_check import check_load
 
     plan = request.plan()
-    check_load(plan, request.load_check)
+    check_load(plan, request.load_check, _warn)
     for text in plan.warnings:
         _warn(text)
     if plan.missing_imatrix:

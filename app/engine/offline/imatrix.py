@@ -7,7 +7,6 @@ writes the matrix into a temporary folder, so that a run that is ended leaves no
 from __future__ import annotations
 
 import sys
-import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
@@ -16,6 +15,7 @@ from pathlib import Path
 from app.engine.model_task import TaskProgress, run_task, serve_task
 from app.engine.offline.scoring_model import load_scoring_model, read_windows, windows
 from quantizer.mix.imatrix import ImatrixCollector, ImportanceMatrix, read_imatrix, save_imatrix
+from quantizer.system.temporary_folder import temporary_folder
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,8 +38,8 @@ def run_imatrix(
     request: ImatrixRequest, track: Callable[[Iterator[TaskProgress]], Iterator[TaskProgress]]
 ) -> ImportanceMatrix:
     """Return the matrix, computed in a child process; `track`, leaving and errors are as in `run_task`."""
-    with tempfile.TemporaryDirectory(prefix="localllm-imatrix-") as folder:
-        output = Path(folder) / "imatrix.gguf"
+    with temporary_folder("imatrix") as folder:
+        output = folder / "imatrix.gguf"
         run_task("app.engine.offline.imatrix", replace(request, output=str(output)), TaskProgress, TaskProgress, track)
         return read_imatrix(output)
 

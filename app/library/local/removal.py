@@ -35,6 +35,7 @@ from quantizer.gguf.file_names import (
 from quantizer.system.errors import UsageError
 from quantizer.system.files import explained, is_file, is_folder, last_use_s, sorted_glob, try_lock, writer_of
 from quantizer.system.process import is_process_alive
+from quantizer.system.temporary_folder import abandoned_folders
 from quantizer.write.partial_output import lock_path
 
 FETCHING = ".fetching"  # a repo's folder of incomplete downloads
@@ -122,6 +123,7 @@ def find_stale_files(
         *_interrupted_downloads(settings.models_dir),
         *_interrupted_checkpoints(settings.data_dir / "checkpoints", is_fetched),
         *_abandoned_models(cache / "run"),
+        *_abandoned_folders(),
         *_unfinished_files(cache),
         *_old_conversations(cache, max_prefix_bytes),
     )
@@ -195,6 +197,11 @@ def _abandoned_models(folder: Path) -> Iterator[StaleFiles]:
         files = [path, *path.rglob("*")]
         if max(map(last_use_s, files)) < time.time() - _DAY_S:
             yield StaleFiles("temporary model", (path,), sum(map(_n_bytes, files)))
+
+
+def _abandoned_folders() -> Iterator[StaleFiles]:
+    for path in abandoned_folders():
+        yield StaleFiles("temporary folder", (path,), sum(map(_n_bytes, path.rglob("*"))))
 
 
 def _unfinished_files(cache: Path) -> Iterator[StaleFiles]:

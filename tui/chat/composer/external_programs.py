@@ -19,11 +19,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING
 
 from quantizer.system.errors import StorageError, UsageError, UserError
-from quantizer.system.files import open_private
+from quantizer.system.files import open_private, read_regular
 
 if TYPE_CHECKING:
     from textual.app import App
@@ -63,10 +62,12 @@ async def edit_text(text: str, environment: Mapping[str, str] = os.environ) -> s
     """Return `text` as edited in the user's editor, without line breaks at its end. Cancelling ends the editor. Raises
     UsageError if there is none, if it fails or if it saves something that is not text; StorageError if the file cannot
     be written."""
+    from quantizer.system.temporary_folder import temporary_folder
+
     command = editor_command(environment)
     try:
-        with TemporaryDirectory(prefix="localllm-") as folder:
-            path = Path(folder) / "prompt.md"
+        with temporary_folder("edit") as folder:
+            path = folder / "prompt.md"
             with open_private(path, is_new=True) as file:
                 file.write(f"{text}\n".encode() if text else b"")
             with _without_interrupts():
@@ -106,7 +107,7 @@ async def edit_text_outside(app: App[None], text: str) -> str:
 
 def _saved_text(path: Path) -> str:
     try:
-        text = path.read_text("utf-8-sig")
+        text = read_regular(path).decode("utf-8-sig")
     except UnicodeDecodeError:
         text = "\0"
     except OSError as error:
