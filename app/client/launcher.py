@@ -11,6 +11,7 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass, replace
 from importlib import import_module
+from urllib.parse import urlsplit
 
 from app import __version__
 from app.client.own_service import OwnServiceTransport
@@ -257,7 +258,8 @@ async def _greeted(settings: Settings, started: StartedService, reason: ServiceE
         raise
     if settings.port and url != settings.url:
         cause = reason.cause if isinstance(reason, ForeignServiceError) else f"Port {settings.port} is in use."
-        client.notices = (f"{cause} Your own service runs at {url}.",)
+        unrecorded = ServiceIdentity(settings).why_not_found(urlsplit(url).port or 0)
+        client.notices = (f"{cause} Your own service runs at {url}.", *filter(None, (unrecorded,)))
     return _Found(client, started.process)
 
 

@@ -27,7 +27,7 @@ from typing import Literal, TypeAlias
 from app.settings.settings import Settings
 from quantizer.system.errors import StorageError
 from quantizer.system.faults import remedy_for, system_fault
-from quantizer.system.files import PRIVATE_FILE, private_folder, write_atomically
+from quantizer.system.files import PRIVATE_FILE, open_regular, private_folder, write_atomically
 
 IDENTITY_PATH, STOP_PATH = "/api/localllm/identity", "/api/localllm/stop"
 CHALLENGE_CHARACTERS = 64  # hexadecimal
@@ -85,16 +85,19 @@ class ServiceIdentity:
         """Return the port where a service runs, or once ran, in place of the one of the settings; 0 for none. Whatever
         listens there has to prove itself like any other."""
         for path in self._record_paths():
-            with contextlib.suppress(OSError, ValueError, KeyError, TypeError, RecursionError), path.open("rb") as file:
+            with (
+                contextlib.suppress(OSError, ValueError, KeyError, TypeError, RecursionError),
+                open_regular(path) as file,
+            ):
                 port = json.loads(file.read(_MAX_RECORD_BYTES))["port"]
                 if isinstance(port, int) and 0 < port < 1 << 16:
                     return port
         return 0
 
     @contextlib.contextmanager
-    def recording(self, port: int) -> Iterator[None]:
-        """Record during this context that a service for the settings' port runs at `port`. Nothing is recorded where
-        that is the same, or no folder can be written."""
+    def recording(self, port: int) -> Iterator[str]:
+        """Record during this context that a service for the settings' port runs at `port`, unless that is the same.
+        Yield a sentence for the user where no folder can be written, else ""."""
         if self._wanted_port not in (0, port):
             for path in self._record_paths():
                 with contextlib.suppress(OSError):
@@ -102,12 +105,22 @@ class ServiceIdentity:
                     write_atomically(private_folder(path.parent) / path.name, text, sync=False, mode=PRIVATE_FILE)
                     break
         try:
-            yield
+            yield self.why_not_found(port)
         finally:
             if self._wanted_port not in (0, port) and self.recorded_port() == port:
                 for path in self._record_paths():
                     with contextlib.suppress(OSError):
                         path.unlink(missing_ok=True)
+
+    def why_not_found(self, port: int) -> str:
+        """Return a sentence for the user where other commands will not find a service at `port`, else ""."""
+        if self._wanted_port in (0, port) or self.recorded_port() == port:
+            return ""
+        folders = " nor in ".join(str(path.parent) for path in self._paths)
+        return (
+            f"Other commands will not find the service at port {port}, which can be noted neither in {folders}. "
+            f"Free some space there and start it again, or set LOCALLLM_PORT={port} for them."
+        )
 
     def _key(self) -> bytes:
         return self.secret or next(filter(None, map(_read_key, self._paths)), b"")
@@ -122,7 +135,7 @@ def _read_key(path: Path) -> bytes:
     """Return the key in a file of ours that nobody else can read, b"" for any other file. Raises StorageError where the
     system refuses to read it."""
     try:
-        with path.open("rb") as file:
+        with open_regular(path) as file:
             status = os.fstat(file.fileno())
             key = file.read(_KEY_BYTES + 1)
     except OSError as error:

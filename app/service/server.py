@@ -84,7 +84,8 @@ async def run_server(
             log_to(sys.stderr, max_bytes=MAX_LOG_BYTES)  # which is the log file of who started this service
             log_event("service", f"{url}, localllm {__version__}, process {os.getpid()}")
         stack.enter_context(mark_in_use(settings))
-        stack.enter_context(identity.recording(port))
+        if unrecorded := stack.enter_context(identity.recording(port)):  # its owner sees that too, and tells the user
+            log_event("service", unrecorded)
         if operator is not None and identity.secret:
             operator.show(
                 f"service.key can be kept neither in {settings.data_dir} nor in {settings.cache_dir}: other commands "

@@ -212,6 +212,24 @@ async def test_where_another_one_has_the_port_the_next_command_finds_the_service
     assert not [*settings.data_dir.glob("service-*.json")]
 
 
+async def test_a_service_at_another_port_that_cannot_be_noted_says_that_others_will_not_find_it(
+    settings: Settings, service: RunningService
+) -> None:
+    own = replace(settings, port=int(service.url.rpartition(":")[2]))
+    for path in ServiceIdentity(own)._record_paths():
+        path.mkdir(parents=True)  # no file can take its place, as on a full disk
+    async with open_service(own) as client:
+        port = client.base_url.rpartition(":")[2]
+        assert client.notices[1] == (
+            f"Other commands will not find the service at port {port}, which can be noted neither in "
+            f"{own.data_dir} nor in {own.cache_dir}. Free some space there and start it again, or set "
+            f"LOCALLLM_PORT={port} for them."
+        )
+        async with running_service(replace(own, port=int(port))) as second:
+            assert second.base_url == client.base_url
+    assert f"Other commands will not find the service at port {port}" in (own.cache_dir / "service.log").read_text()
+
+
 @pytest.mark.parametrize("is_taken", [False, True])
 async def test_a_record_that_a_killed_service_left_does_no_harm(
     settings: Settings, service: RunningService, is_taken: bool

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from app.common import service_identity
 from app.common.service_identity import ServiceIdentity, Statement, new_challenge
 from app.settings.settings import Settings
 from quantizer.system.errors import StorageError
@@ -147,14 +148,35 @@ def test_where_no_key_can_be_kept_the_service_has_one_of_its_own(settings: Setti
 
 def test_the_port_of_a_service_is_recorded_while_it_runs_and_only_where_it_is_another(settings: Settings) -> None:
     identity = ServiceIdentity.create(settings)
-    with identity.recording(settings.port):
+    with identity.recording(settings.port) as sentence:
         assert identity.recorded_port() == 0
-    with identity.recording(40_123):
+        assert sentence == ""
+    with identity.recording(40_123) as sentence:
+        assert sentence == ""
         assert ServiceIdentity(settings).recorded_port() == 40_123
         assert ServiceIdentity(replace(settings, port=11_600)).recorded_port() == 0
     assert identity.recorded_port() == 0
-    with ServiceIdentity(replace(settings, port=0)).recording(40_123):
+    with ServiceIdentity(replace(settings, port=0)).recording(40_123) as sentence:
+        assert sentence == ""
         assert ServiceIdentity(replace(settings, port=0)).recorded_port() == 0
+
+
+@pytest.mark.parametrize("has_old_record", [False, True])
+def test_a_port_that_no_folder_can_note_is_said_in_a_sentence_with_a_way_out(
+    settings: Settings, monkeypatch: pytest.MonkeyPatch, has_old_record: bool
+) -> None:
+    identity = ServiceIdentity.create(settings)
+    if has_old_record:  # of a service that was killed
+        identity.recording(40_122).__enter__()
+
+    def full(path: Path, *_: object, **__: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device", str(path))
+
+    monkeypatch.setattr(service_identity, "write_atomically", full)
+    with identity.recording(40_123) as sentence:
+        assert sentence.startswith("Other commands will not find the service at port 40123")
+        assert f"{settings.data_dir} nor in {settings.cache_dir}" in sentence
+        assert "set LOCALLLM_PORT=40123" in sentence
 
 
 def test_a_service_that_ends_leaves_the_record_of_the_next_one(settings: Settings) -> None:
@@ -192,6 +214,6 @@ def test_a_key_that_the_system_refuses_to_read_is_an_error_and_not_that_of_anoth
     def refuses(*_: object) -> None:
         raise OSError(code, os.strerror(code))
 
-    monkeypatch.setattr(Path, "open", refuses)
+    monkeypatch.setattr(service_identity, "open_regular", refuses)
     with pytest.raises(StorageError, match=r"service\.key cannot be read: "):
         ServiceIdentity(settings).proof("this is the service", new_challenge())
