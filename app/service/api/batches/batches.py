@@ -27,14 +27,16 @@ from app.common.event_log import log_event
 from app.options.jobs import BatchOptions
 from app.protocol.codec import decode_checked, encode
 from app.protocol.job import Job
-from app.service.api.batches.files import FileStore
+from app.service.api.batches.files import SERVICE, Caller, FileStore
 from app.service.http.errors import RefusedError
 from app.service.jobs.manager import JobManager
 from quantizer.system.errors import UsageError, UserError, redact_paths
 from quantizer.system.files import (
     PRIVATE_FILE,
     explained,
+    open_regular,
     private_folder,
+    read_regular,
     remove_lock,
     sorted_glob,
     try_lock,
@@ -112,6 +114,7 @@ class Batch:
     expires_s: float
     output_expiry_s: int
     metadata: dict[str, str] | None = None
+    owner: str = ""
     job_id: str = ""
     status: str = ""
     n_requests: int = 0
@@ -190,10 +193,10 @@ class BatchStore:
                     found.append(batch)
             return sorted(found, key=lambda batch: (batch.created_s, batch.id))
 
-    def find(self, batch_id: str) -> Batch:
-        """Return a batch. Raises RefusedError (404) for none."""
+    def find(self, batch_id: str, caller: Caller = SERVICE) -> Batch:
+        """Return a batch. Raises RefusedError (404) for none, and for another one's."""
         batch = self._read(self._folder / f"{batch_id}.json") if _ID.fullmatch(batch_id) else None
-        if batch is None:
+        if batch is None or not caller.sees(batch.owner):
             raise RefusedError(
                 404, "not_found", f"There is no batch {batch_id[:80]!r}.", "GET /v1/batches lists the batches."
             )
@@ -230,7 +233,7 @@ class BatchStore:
 
     def _read(self, path: Path) -> Batch | None:
         try:
-            batch = decode_checked(Batch, json.loads(path.read_bytes()))
+            batch = decode_checked(Batch, json.loads(read_regular(path)))
         except (FileNotFoundError, ValueError, RecursionError):  # none, damaged, or of another version
             return None
         if batch.id != path.stem or not _ID.fullmatch(batch.id):
@@ -250,7 +253,7 @@ class _Count:
     n_failed: int = 0
 
     def of(self, path: Path) -> tuple[int, int]:
-        with suppress(OSError, ValueError, LookupError, TypeError, RecursionError), path.open("rb") as file:
+        with suppress(OSError, ValueError, LookupError, TypeError, RecursionError), open_regular(path) as file:
             if path.stat().st_size < self.n_bytes:  # begun anew
                 self.n_bytes = self.n_answered = self.n_failed = 0
             file.seek(self.n_bytes)
@@ -284,10 +287,11 @@ class Batches:
         window_s: float,
         output_expiry_s: int,
         metadata: dict[str, str] | None,
+        caller: Caller = SERVICE,
     ) -> BatchObject:
         """Check the input, which may be wrong, and start its job. Raises RefusedError for an unknown file, and where
         too many batches are there."""
-        stored = self.files.find(input_file_id)
+        stored = self.files.find(input_file_id, caller)
         known = self.store.all()
         n_unfinished = sum(not batch.status for batch in known)
         if len(known) >= MAX_BATCHES or n_unfinished >= MAX_UNFINISHED:
@@ -303,6 +307,7 @@ class Batches:
             expires_s=created_s + window_s,
             output_expiry_s=output_expiry_s,
             metadata=metadata,
+            owner=caller.owner,
         )
         faults: tuple[LineFault, ...] = ()
         try:
@@ -320,23 +325,23 @@ class Batches:
         self._begin(batch)
         return {**batch.object(None), "status": "validating"}
 
-    async def listed(self) -> list[BatchObject]:
-        """Return the batches, oldest first; one whose service is gone goes on here."""
+    async def listed(self, caller: Caller = SERVICE) -> list[BatchObject]:
+        """Return the batches that `caller` sees, oldest first; one whose service is gone goes on here."""
         batches = await asyncio.to_thread(self.store.all)
         self.resume(batches)
-        return [await self._seen(batch) for batch in batches]
+        return [await self._seen(batch) for batch in batches if caller.sees(batch.owner)]
 
-    async def get(self, batch_id: str) -> BatchObject:
+    async def get(self, batch_id: str, caller: Caller = SERVICE) -> BatchObject:
         """Return a batch. Raises as `BatchStore.find`."""
-        batch = self.store.find(batch_id)
+        batch = self.store.find(batch_id, caller)
         self.resume([batch])
         return await self._seen(batch)
 
-    async def cancel(self, batch_id: str) -> BatchObject:
+    async def cancel(self, batch_id: str, caller: Caller = SERVICE) -> BatchObject:
         """Begin to cancel a batch, whichever service runs it; its answers so far stay. Raises RefusedError for one that
         has ended."""
         async with self._changing:
-            if not self.store.find(batch_id).status:
+            if not self.store.find(batch_id, caller).status:
                 self.store.ask_to_cancel(batch_id)
             batch = self.store.find(batch_id)  # again: another service may have ended it before it saw that
             if batch.status:
@@ -455,7 +460,7 @@ class Batches:
         return next((job for job in self.jobs.all if job.id == batch.job_id), None)
 
     def _requests(self, batch: Batch, name: str) -> Iterator[BatchRequest]:
-        with self.files.path_of(batch.input_file_id).open("rb") as file:
+        with open_regular(self.files.path_of(batch.input_file_id)) as file:
             for _, request in each_request(name, file, url=batch.endpoint):
                 yield request
 
@@ -479,7 +484,7 @@ class Batches:
         ):
             if n_lines:
                 file_name = f"{batch_id}_{name}.jsonl"
-                self.files.write(file_id, file_name, "batch_output", batch.output_expiry_s, lines)
+                self.files.write(file_id, file_name, "batch_output", batch.output_expiry_s, lines, batch.owner)
         status, faults = "completed", tuple[LineFault, ...]()
         if job.state != "done":
             status = "expired" if is_late else "cancelled"
@@ -503,7 +508,7 @@ class Batches:
 
 def _lines(path: Path) -> Iterator[bytes]:
     """Yield the whole lines of the answers: a kill may have cut off the last one."""
-    with suppress(FileNotFoundError), path.open("rb") as file:
+    with suppress(FileNotFoundError), open_regular(path) as file:
         for line in file:
             if line.endswith(b"\n"):
                 yield line

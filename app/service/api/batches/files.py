@@ -11,6 +11,7 @@ import re
 import time
 from collections.abc import Callable, Iterable
 from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO, Literal, NotRequired
 from uuid import uuid4
@@ -21,7 +22,7 @@ from typing_extensions import TypedDict
 from app.common.terminal import printable_line
 from app.service.http.errors import RefusedError
 from quantizer.system.errors import StorageError
-from quantizer.system.files import PRIVATE_FILE, explained, private_folder, sorted_glob, write_atomically
+from quantizer.system.files import PRIVATE_FILE, explained, private_folder, read_regular, sorted_glob, write_atomically
 
 MAX_FILES = 1000
 MAX_TOTAL_BYTES = 4 << 30
@@ -44,7 +45,25 @@ class FileObject(TypedDict):
     status: Literal["processed"]
 
 
-_OBJECT = TypeAdapter(FileObject)
+class _StoredFile(FileObject):
+    owner: NotRequired[str]
+
+
+_OBJECT = TypeAdapter(_StoredFile)
+
+
+@dataclass(frozen=True, slots=True)
+class Caller:
+    """Who asks: the `owner` of what it makes, and whether it `sees_all`, also what others made."""
+
+    owner: str = ""
+    sees_all: bool = True
+
+    def sees(self, owner: str) -> bool:
+        return self.sees_all or owner == self.owner
+
+
+SERVICE = Caller()
 
 
 class FileStore:
@@ -55,19 +74,21 @@ class FileStore:
         self._folder = folder
         self._now_s = now_s
 
-    def all(self) -> list[FileObject]:
-        """Return the files, oldest first, and remove those that have expired or were never completed."""
+    def all(self, caller: Caller = SERVICE) -> list[FileObject]:
+        """Return the files that `caller` sees, oldest first, and remove those of anybody that have expired or were
+        never completed."""
         with explained(f"The files in {self._folder} cannot be read", "Check its permissions."):
             now_s = self._now_s()
             found, described = list[FileObject](), set[str]()
             for path in sorted_glob(self._folder, "*.json"):
-                stored = self._read(path)
-                if stored is None:
+                read = self._read(path)
+                if read is None:
                     continue
+                stored, owner = read
                 described.add(stored["id"])
                 if stored.get("expires_at", now_s + 1) <= now_s:
                     self._unlink(stored["id"])
-                else:
+                elif caller.sees(owner):
                     found.append(stored)
             for path in sorted_glob(self._folder, "*.data"):
                 with suppress(OSError):  # another service may remove it too
@@ -75,20 +96,20 @@ class FileStore:
                         path.unlink()
             return sorted(found, key=lambda stored: (stored["created_at"], stored["id"]))
 
-    def find(self, file_id: str) -> FileObject:
-        """Return a file. Raises RefusedError (404) for none, and for one that has expired."""
-        if _ID.fullmatch(file_id):
-            stored = self._read(self._folder / f"{file_id}.json")
-            if stored is not None and stored.get("expires_at", self._now_s() + 1) > self._now_s():
+    def find(self, file_id: str, caller: Caller = SERVICE) -> FileObject:
+        """Return a file. Raises RefusedError (404) for none, for another one's, and for one that has expired."""
+        if _ID.fullmatch(file_id) and (read := self._read(self._folder / f"{file_id}.json")) is not None:
+            stored, owner = read
+            if caller.sees(owner) and stored.get("expires_at", self._now_s() + 1) > self._now_s():
                 return stored
         raise RefusedError(404, "not_found", f"There is no file {file_id[:80]!r}.", "GET /v1/files lists the files.")
 
-    def path_of(self, file_id: str) -> Path:
+    def path_of(self, file_id: str, caller: Caller = SERVICE) -> Path:
         """Return where the content of a file is. Raises as `find`."""
-        return self._folder / f"{self.find(file_id)['id']}.data"
+        return self._folder / f"{self.find(file_id, caller)['id']}.data"
 
-    def add(self, source: BinaryIO, name: str, expires_s: int) -> FileObject:
-        """Store an uploaded file. Raises RefusedError (413) where there are too many, or these are too large."""
+    def add(self, source: BinaryIO, name: str, expires_s: int, owner: str = "") -> FileObject:
+        """Store what `owner` uploads. Raises RefusedError (413) where there are too many files, or too large ones."""
         stored = self.all()
         n_bytes = source.seek(0, 2)
         if len(stored) >= MAX_FILES or sum(each["bytes"] for each in stored) + n_bytes > MAX_TOTAL_BYTES:
@@ -96,7 +117,7 @@ class FileStore:
             raise RefusedError(413, "too_many_files", cause, "Delete some: DELETE /v1/files/{file_id}.")
         source.seek(0)
         pieces = iter(lambda: source.read(1 << 20), b"")
-        return self.write(f"file-{uuid4().hex}", name, "batch", expires_s, pieces)
+        return self.write(f"file-{uuid4().hex}", name, "batch", expires_s, pieces, owner)
 
     def write(
         self,
@@ -105,6 +126,7 @@ class FileStore:
         purpose: Literal["batch", "batch_output"],
         expires_s: int,
         pieces: Iterable[bytes],
+        owner: str = "",
     ) -> FileObject:
         """Store a file with the content `pieces`, in place of one of that id."""
         with explained(f"The file cannot be stored in {self._folder}", "Free some space, or delete files."):
@@ -121,12 +143,13 @@ class FileStore:
                 "purpose": purpose,
                 "status": "processed",
             }
-            write_atomically(path.with_suffix(".json"), json.dumps(stored), sync=True, mode=PRIVATE_FILE)
+            text = json.dumps({**stored, "owner": owner})
+            write_atomically(path.with_suffix(".json"), text, sync=True, mode=PRIVATE_FILE)
             return stored
 
-    def remove(self, file_id: str) -> None:
+    def remove(self, file_id: str, caller: Caller = SERVICE) -> None:
         """Delete a file. Raises as `find`."""
-        stored = self.find(file_id)
+        stored = self.find(file_id, caller)
         with explained(f"The file {file_id} cannot be deleted", "Check its folder."):
             self._unlink(stored["id"])
 
@@ -134,11 +157,13 @@ class FileStore:
         for suffix in (".json", ".data"):
             (self._folder / f"{file_id}{suffix}").unlink(missing_ok=True)
 
-    def _read(self, path: Path) -> FileObject | None:
+    def _read(self, path: Path) -> tuple[FileObject, str] | None:
+        """Return a file and its owner, None for none."""
         try:
-            stored = _OBJECT.validate_json(path.read_bytes())
+            stored = _OBJECT.validate_json(read_regular(path))
         except (FileNotFoundError, ValidationError):  # none, or of another version
             return None
         except OSError as error:
             raise StorageError(f"{path.name} cannot be read: {error.strerror}.", "Check its permissions.") from error
-        return stored if stored["id"] == path.stem and _ID.fullmatch(path.stem) else None
+        owner = stored.pop("owner", "")
+        return (stored, owner) if stored["id"] == path.stem and _ID.fullmatch(path.stem) else None

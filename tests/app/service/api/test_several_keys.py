@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import json
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import httpx
 import pytest
 
 from app.common.keys import KeyFile, KeyScope
@@ -69,3 +72,42 @@ def test_a_key_that_may_only_use_models_does_not_decide_how_long_they_stay(
     loaded = keyed.http.get("/api/ps", headers={"authorization": "Bearer the owner's"}).json()["models"]
     assert len(loaded) == 1
     assert not any("keep_alive" in each for each in asked("the owner's").get("warnings", ()))
+
+
+def test_files_and_batches_of_one_key_are_no_others_unless_it_manages(
+    keyed: RunningService, keys: tuple[Path, dict[str, str]]
+) -> None:
+    alice, bob = keys[1].values()
+
+    def ask(secret: str, method: str, path: str, **content: Any) -> httpx.Response:
+        return keyed.http.request(method, path, headers={"authorization": f"Bearer {secret}"}, **content)
+
+    message = {"messages": [{"role": "user", "content": "only Alice knows"}], "max_tokens": 1}
+    line = json.dumps({"custom_id": "1", "method": "POST", "url": "/v1/chat/completions", "body": message})
+    form = {"data": {"purpose": "batch"}, "files": {"file": ("alice.jsonl", line)}}
+    file_id = ask(alice, "POST", "/v1/files", **form).json()["id"]
+    request = {"input_file_id": file_id, "endpoint": "/v1/chat/completions", "completion_window": "24h"}
+    assert ask(bob, "POST", "/v1/batches", json=request).status_code == 404
+    batch_id = ask(alice, "POST", "/v1/batches", json=request).json()["id"]
+    deadline_s = time.monotonic() + 300
+    while (batch := ask(alice, "GET", f"/v1/batches/{batch_id}").json())["status"] not in ("completed", "failed"):
+        assert time.monotonic() < deadline_s, batch
+        time.sleep(0.1)
+    made = [file_id, batch["output_file_id"] or batch["error_file_id"]]
+
+    def listed(secret: str) -> tuple[list[str], list[str]]:
+        found = (ask(secret, "GET", path).json()["data"] for path in ("/v1/files", "/v1/batches"))
+        files, batches = ([each["id"] for each in data] for data in found)
+        return sorted(files), batches
+
+    assert listed(alice) == listed("the owner's") == (sorted(made), [batch_id])
+    assert listed(bob) == ([], [])
+    for each in made:
+        for path in (f"/v1/files/{each}", f"/v1/files/{each}/content", f"/files/{each}/content"):
+            assert ask(alice, "GET", path).status_code == 200
+            assert ask(bob, "GET", path).status_code == 404
+        assert "owner" not in ask(alice, "GET", f"/v1/files/{each}").json()
+        assert ask(bob, "DELETE", f"/v1/files/{each}").status_code == 404
+    assert ask(bob, "GET", f"/v1/batches/{batch_id}").status_code == 404
+    assert ask(bob, "POST", f"/v1/batches/{batch_id}/cancel").status_code == 404
+    assert [ask(alice, "DELETE", f"/v1/files/{each}").status_code for each in made] == [200, 200]
