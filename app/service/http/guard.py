@@ -2,6 +2,7 @@
 
 Checks Host, Origin, API key, its scope, and body size. A web page that the user has open can reach a port of this
 machine, so a request must look like one from a program, come from a page of the setting `origins`, or have a key.
+So can other users of this machine: where no key is required, a request must come from a process of this user.
 Those pages get CORS headers; others get none, so that their scripts read nothing.
 """
 
@@ -9,8 +10,10 @@ from __future__ import annotations
 
 import hashlib
 import ipaddress
+import os
 import re
 import socket
+import sys
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
@@ -35,6 +38,7 @@ from app.settings.parsing import (
 )
 from app.settings.settings import Settings
 from quantizer.system.errors import UserError
+from quantizer.system.sockets import NOBODY, Address, connected_user
 
 MAX_AGE_S = 600
 _METHODS = "GET, HEAD, POST, PUT, PATCH, DELETE"
@@ -42,6 +46,7 @@ _EXPOSED = "x-localllm-warning, www-authenticate"
 _HEADER_NAMES = re.compile(r"[A-Za-z0-9_, -]{1,2000}")
 _LOOPBACK_NAMES = frozenset({"localhost", "127.0.0.1", "::1"})
 _FIRST_KEY = "first"
+_ROOT = 0  # may read this user's files anyway, and passes on what comes to a container's port
 _MOST_LOGGED = 100
 _INFER, _MANAGE = frozenset({KeyScope.INFER}), frozenset({KeyScope.MANAGE})
 
@@ -83,6 +88,10 @@ class GuardPolicy:
     max_body_bytes: int = 64 << 20  # with pictures and sounds; of text `routing` takes less
     max_upload_bytes: int = MAX_UPLOAD_BYTES + _FORM_BYTES
     metered: MeteredKeys = field(default_factory=MeteredKeys)
+    # Whose processes may ask where no key is required, None for everybody's; where the system does not say whose a
+    # process is, it may.
+    users: frozenset[int] | None = None
+    user_of: Callable[[Address, Address], int | None] = connected_user
 
     @property
     def requires_key(self) -> bool:
@@ -113,6 +122,7 @@ def policy_of(settings: Settings) -> GuardPolicy:
         origins=origins,
         api_key=settings.api_key,
         stored=stored,
+        users=None if sys.platform == "win32" else frozenset({os.geteuid(), _ROOT}),
     )
 
 
@@ -216,9 +226,25 @@ def check(scope: Scope, policy: GuardPolicy) -> None:
         scope[_SOCKET_KEY] = (scopes, policy.scopes_of)
     elif policy.requires_key and not is_preflight_of_page:
         scope[_GRANTED_KEY] = _check_key(headers, policy, scope["path"])
+    if not policy.requires_key:
+        _check_user(scope, policy)
     length = _one(headers, "content-length")
     if length.isdecimal() and int(length[:20]) > (most := _most_bytes(scope, policy)):
         raise _too_large(most)
+
+
+def _check_user(scope: Scope, policy: GuardPolicy) -> None:
+    """Check whose process asks: every user of this machine can reach a port of it."""
+    own, peer = scope.get("server"), scope.get("client")
+    if policy.users is None or not own or not peer or own[1] is None or not _scopes_for(scope["path"]):
+        return
+    user = policy.user_of((own[0], own[1]), (peer[0], peer[1]))
+    if user is None or user in policy.users:
+        return
+    cause = "This service answers processes of its own user only, and this request is another user's."
+    if user == NOBODY:
+        cause = "The client closed the connection before its request was read."
+    raise RefusedError(403, "another_user", cause, "Its user can set an API key for others (LOCALLLM_API_KEY).")
 
 
 def is_preflight(scope: Scope, headers: Headers) -> bool:
@@ -287,10 +313,7 @@ def _insufficient(missing: KeyScope) -> RefusedError:
 
 def _check_key(headers: Headers, policy: GuardPolicy, path: str) -> frozenset[KeyScope]:
     """Return the scopes of the key of a request."""
-    wanted = next(
-        (scopes for prefix, scopes in _SCOPES if path == prefix or (prefix.endswith("/") and path.startswith(prefix))),
-        _INFER,
-    )
+    wanted = _scopes_for(path)
     if not wanted:
         return frozenset()
     scopes = policy.scopes_of(_given_key(headers))
@@ -300,6 +323,14 @@ def _check_key(headers: Headers, policy: GuardPolicy, path: str) -> frozenset[Ke
         (missing,) = wanted
         raise _insufficient(missing)
     return scopes
+
+
+def _scopes_for(path: str) -> frozenset[KeyScope]:
+    """Return the scopes of which a request has to have one; none where it needs no key."""
+    return next(
+        (scopes for prefix, scopes in _SCOPES if path == prefix or (prefix.endswith("/") and path.startswith(prefix))),
+        _INFER,
+    )
 
 
 def _given_key(headers: Headers) -> str:

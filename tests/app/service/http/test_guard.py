@@ -2,7 +2,10 @@ from __future__ import annotations
 
 import io
 import logging
+import os
+import sys
 from contextlib import nullcontext
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +26,7 @@ from app.service.http.streaming import JsonResponse
 from app.settings.parsing import is_loopback
 from app.settings.settings import Settings
 from quantizer.system.errors import StorageError, UsageError
+from quantizer.system.sockets import NOBODY, Address
 
 
 def _scope(*headers: tuple[str, str], path: str = "/v1/models") -> dict[str, Any]:
@@ -240,6 +244,47 @@ def test_a_key_of_the_settings_has_every_scope_beside_those_of_the_file(tmp_path
 def test_on_loopback_keys_of_the_file_are_not_required(tmp_path: Path, stored: KeyFile) -> None:
     stored.add("laptop", [KeyScope.INFER])
     assert _status(policy_of(Settings(data_dir=tmp_path)), ("host", "localhost"), path="/api/localllm/load") == 200
+
+
+ENDS = {"server": ("127.0.0.1", 11500), "client": ("127.0.0.1", 40_000)}
+OTHER_USER = 4711
+
+
+def _status_of(user: int | None, policy: GuardPolicy, *headers: tuple[str, str], path: str = "/v1/models") -> int:
+    asked = []
+
+    def user_of(own: Address, peer: Address) -> int | None:
+        asked.append((own, peer))
+        return user
+
+    scope = {**_scope(("host", "localhost"), *headers, path=path), **ENDS}
+    try:
+        check(scope, replace(policy, user_of=user_of))
+    except RefusedError as refusal:
+        return refusal.status if refusal.code == "another_user" else 0
+    finally:
+        assert asked in ([], [(ENDS["server"], ENDS["client"])])
+    return 200
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="Windows has no user ids")
+@pytest.mark.parametrize("path", ["/v1/models", "/v1/chat/completions", "/api/localllm/jobs", "/api/delete", "/props"])
+def test_without_a_key_another_user_of_this_machine_is_refused(tmp_path: Path, path: str) -> None:
+    policy = policy_of(Settings(data_dir=tmp_path))
+    for user, status in ((os.geteuid(), 200), (0, 200), (None, 200), (OTHER_USER, 403), (NOBODY, 403)):
+        assert _status_of(user, policy, path=path) == status
+    socket_scope = {**_scope(("host", "localhost"), path="/llm"), **ENDS, "type": "websocket"}
+    with pytest.raises(RefusedError, match="own user only"):
+        check(socket_scope, replace(policy, user_of=lambda *_: OTHER_USER))
+
+
+def test_with_a_key_and_for_what_needs_none_every_user_of_this_machine_is_let_in(tmp_path: Path) -> None:
+    keyed = policy_of(Settings(data_dir=tmp_path, api_key="sesame"))
+    assert _status_of(OTHER_USER, keyed, ("x-api-key", "sesame")) == 200
+    for path in ("/health", "/lmstudio-greeting", "/api/localllm/identity", "/api/localllm/stop"):
+        assert _status_of(OTHER_USER, policy_of(Settings(data_dir=tmp_path)), path=path) == 200
+    unix_socket = {**_scope(("host", "localhost")), "server": ("/run/a.sock", None), "client": None}
+    check(unix_socket, policy_of(Settings(data_dir=tmp_path)))
 
 
 @pytest.mark.parametrize("path", sorted(set(PATHS)))
