@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import hmac
 import os
 import stat
 import sys
@@ -37,6 +38,24 @@ def test_no_two_keys_are_alike(path: Path) -> None:
 @given(st.text(max_size=60))
 def test_what_is_no_key_may_do_nothing(guess: str) -> None:
     assert KeyFile(Path("nowhere")).scopes_of(guess) == frozenset()
+
+
+@pytest.mark.parametrize("guess", ["", "llm-", "right to its last", "é" * 40])
+def test_a_guess_takes_as_long_whatever_it_begins_with(path: Path, monkeypatch: pytest.MonkeyPatch, guess: str) -> None:
+    """Every key is compared, and by nothing but the function that takes the same time for all bytes."""
+    made = [KeyFile(path).add(name, ALL_SCOPES).secret for name in ("laptop", "phone")]
+    compared: list[bytes] = []
+
+    def compare(given: bytes, wanted: bytes) -> bool:
+        compared.append(wanted)
+        return False
+
+    monkeypatch.setattr(hmac, "compare_digest", compare)
+    guess = made[0][:-1] + "\0" if guess == "right to its last" else guess
+    for tried in (guess, *made):
+        compared.clear()
+        assert KeyFile(path).scopes_of(tried) == frozenset()
+        assert compared == [secret.encode() for secret in made]
 
 
 @POSIX

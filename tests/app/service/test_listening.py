@@ -10,12 +10,20 @@ import pytest
 from app.protocol.errors import ServiceError
 from app.service import server
 from app.service.server import listen, listen_for_clients
+from app.settings.settings import Settings
 from tests.app.running import RunningService
 
 
 def _free_port() -> int:
     with listen("127.0.0.1", 0) as listener:
         return int(listener.getsockname()[1])
+
+
+def test_without_a_setting_only_this_machine_is_listened_to() -> None:
+    with ExitStack() as stack:
+        usual = stack.enter_context(listen(Settings().host, 0))
+        others = listen_for_clients(Settings().host, stack)
+        assert {each.getsockname()[0] for each in (usual, *others.values())} == {"127.0.0.1"}
 
 
 def test_a_port_in_use_is_refused_with_a_remedy() -> None:

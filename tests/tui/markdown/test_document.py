@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 from dataclasses import dataclass, field
 from itertools import pairwise
 
@@ -158,6 +159,24 @@ def test_a_link_shows_its_address_without_an_escape_sequence():
     assert not any(segment.style and segment.style.link for segment in line)
     linked = [segment.text for segment in line if segment.style and segment.style.meta.get(ADDRESS)]
     assert "".join(linked) == "there (http://x.example)"
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "![picture](http://127.0.0.1:9/a.png)",
+        "<img src='http://127.0.0.1:9/a.png'>",
+        "[there](http://127.0.0.1:9/) and http://127.0.0.1:9/",
+        "[a]: http://127.0.0.1:9/\n\n[a] ![a]",
+        "```http://127.0.0.1:9/\nx\n```",
+    ],
+)
+def test_no_address_in_a_document_is_asked(source, monkeypatch):
+    asked = []
+    monkeypatch.setattr(socket, "socket", lambda *_, **__: asked.append("socket"))
+    monkeypatch.setattr(socket, "getaddrinfo", lambda *_, **__: asked.append("name"))
+    assert text_of(MarkdownDocument(source).draw(pen(80)))
+    assert asked == []
 
 
 @pytest.mark.parametrize("source", [*REFERENCES, *HOSTILE])
