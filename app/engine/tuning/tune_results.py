@@ -262,9 +262,11 @@ class TuneFile:
     def work(self, model: str) -> Workload:
         """Return the workload that `model` has had so far, DEFAULT_WORKLOAD before its first use."""
         try:
-            return decode_checked(Workload, self._file.entry(model)["work"])
+            work = decode_checked(Workload, self._file.entry(model)["work"])
         except (KeyError, ValueError):
             return DEFAULT_WORKLOAD
+        is_work = min(work.n_prefill, work.n_decode, work.depth) >= 0 and work.n_prefill + work.n_decode > 0
+        return work if is_work and work.n_step >= 1 else DEFAULT_WORKLOAD
 
     def store(self, model: str, name: str, measured: Sequence[SpeedMeasurement]) -> None:
         self._file.update(model, {"name": name, "measured": encode(measured)})
@@ -296,7 +298,8 @@ class TuneFile:
 
 def _sound(item: SpeedMeasurement) -> SpeedMeasurement:
     """Return a measurement that can be counted with. Raises ValueError for a speed of nothing."""
-    if item.prefill <= 0 or not item.decode or any(speed <= 0 for _, speed in item.decode):
+    measured = (item.prefill, *(speed for _, speed in item.decode), *(ratio for _, ratio in item.step_ratios))
+    if not item.decode or min(measured) <= 0:
         raise ValueError("a speed that is none")
     return item
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 import base64
 import binascii
 import csv
+import errno
 import hashlib
 import io
 import os
@@ -174,6 +175,10 @@ def _opened(path: Path) -> Iterator[zipfile.ZipFile]:
         # The last four are what zipfile raises for hostile headers, depending on the version of Python.
         except (zipfile.BadZipFile, zlib.error, EOFError, NotImplementedError, RuntimeError, ValueError) as error:
             raise _refused(path, str(error) or type(error).__name__) from error
+        except OSError as error:
+            if error.errno != errno.EINVAL:  # of a place before the file's begin, which a damaged list names
+                raise
+            raise _refused(path, "its list of files names places outside it") from error
 
 
 def _checked_members(archive: zipfile.ZipFile, path: Path) -> list[zipfile.ZipInfo]:

