@@ -18,8 +18,8 @@ PINS = re.compile(r"(?<=^constraint-dependencies = \[\n)(    \".*\",\n)*(?=\]$)"
 
 def newest() -> list[str]:
     """Return a pin for each package but those that only train the guide, which nobody but its trainer installs."""
-    command = ["uv", "export", "--quiet", "--upgrade", "--all-extras", "--group", "dev", "--no-emit-project"]
-    command += ["--no-hashes", "--no-header", "--no-annotate"]
+    command = ["uv", "export", "--quiet", "--upgrade", "--all-extras", "--group", "dev", "--group", "fuzz"]
+    command += ["--no-emit-project", "--no-hashes", "--no-header", "--no-annotate"]
     exported = subprocess.run(command, cwd=PROJECT.parent, stdout=subprocess.PIPE, text=True, check=True).stdout
     lines = exported.splitlines()
     n_versions = Counter(line.partition("==")[0] for line in lines)

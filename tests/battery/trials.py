@@ -70,6 +70,7 @@ TRIALS = (
     Trial("damaged checkpoints and GGUF, quantized", "damage.refuse_damaged", "--count", 27, 4_000),
     Trial("damaged tokenizers, configs and safetensors", "damage.fuzz_checkpoint", "--mutations", 500, 10_000),
     Trial("damaged vocabularies inside GGUF", "damage.fuzz_vocabulary", "--mutations", 300, 10_000),
+    Trial("readers of foreign bytes, guided by coverage", "fuzz", "--executions", 3_500, 1_000_000),
     Trial("damaged pictures, sounds and documents", "damage.refuse_media", "--files", 100, 400),
     Trial("kill -9 of a process that writes chats", "kills.kill_chats", "--kills", 4, 200),
     Trial("kill -9 of a process whose tools write files", "kills.kill_tools", "--kills", 10, 200),
