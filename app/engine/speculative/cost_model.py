@@ -231,7 +231,7 @@ _USE_DECAY = 0.95  # of the weight of earlier drafts, verified or not
 _FIRST_RISK, _RISK_PER_TOKEN = 1.5, 0.01
 _RISKED_SHARE = 0.5  # of what drafts gained in the answer
 # A token that was expected and not drafted costs nothing and shows as much: it would have gained or lost half a step.
-_PROBE_STEPS, _MOST_PROBED = 0.5, 2.0
+_PROBE_STEPS, _LEAST_PROBED, _MOST_PROBED = 0.5, -2.0, 6.0
 
 
 @dataclass(slots=True)
@@ -245,7 +245,7 @@ class DraftLedger:
 
     def observe_probe(self, *, is_accepted: bool) -> None:
         change = _PROBE_STEPS if is_accepted else -_PROBE_STEPS
-        self._probed_steps = max(-_MOST_PROBED, min(_MOST_PROBED, self._probed_steps + change))
+        self._probed_steps = max(_LEAST_PROBED, min(_MOST_PROBED, self._probed_steps + change))
 
     def max_loss(self, n_output: int) -> float:
         """Return how many steps a draft may cost if none of its tokens are accepted, after `n_output` tokens."""
