@@ -126,7 +126,7 @@ class ChatResult(WithWarnings):
 async def chat(request: Request, body: StudioChatBody) -> JsonResponse[ChatResult] | EventStream[Event]:
     """The next message of a conversation."""
     state, wanted = app_state(request), body.response_body()
-    context = await context_of(state.responses, wanted)
+    context = await context_of(state.responses, state.runs, wanted)
     model = await model_of(request, body.model)
     asked = with_model_defaults(wanted, model.file)
     turn = await turn_of(state, model, lambda media: asked.turn(context.items, media))

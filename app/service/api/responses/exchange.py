@@ -37,7 +37,9 @@ from app.service.http.errors import BUG, RefusedError, message_of
 from app.service.models.model_file import Senses
 from app.service.models.served_model import ServedModel
 from quantizer.system.errors import StorageError, UserError
+from quantizer.system.process import is_process_alive
 
+LOST = "its service ended before the answer was whole, or could not store it."
 _STORED = (
     "Only what is stored can be named; the settings responses_size and responses_days limit how much and how long."
 )
@@ -60,9 +62,9 @@ class Context:
         return [item.for_store(first + index if by_position else None) for index, item in enumerate(self.new)]
 
 
-async def context_of(store: ResponseStore, body: ResponsesBody | InputTokensBody | CompactBody) -> Context:
+async def context_of(store: ResponseStore, runs: Runs, body: ResponsesBody | InputTokensBody | CompactBody) -> Context:
     """Return the conversation of a request. Raises RefusedError for a name of what is not stored."""
-    earlier = await _earlier(store, body)
+    earlier = await _earlier(store, runs, body)
     present = {item["id"]: item for item in earlier}
     items = [item for item in body.items() if not _is_present(item, present)]
     referenced = await store.referenced(name for item in items if (name := item.reference))
@@ -82,7 +84,7 @@ def _is_present(item: InputItem, present: Mapping[str, Item]) -> bool:
     return is_same or item.reference is not None
 
 
-async def _earlier(store: ResponseStore, body: ResponsesBody | InputTokensBody | CompactBody) -> list[Item]:
+async def _earlier(store: ResponseStore, runs: Runs, body: ResponsesBody | InputTokensBody | CompactBody) -> list[Item]:
     if conversation := body.conversation_id:
         found = await store.items(Kind.CONVERSATION, conversation)
         if found is None:
@@ -93,6 +95,10 @@ async def _earlier(store: ResponseStore, body: ResponsesBody | InputTokensBody |
     found = await store.items(Kind.RESPONSE, previous)
     record = await store.record(Kind.RESPONSE, previous)
     if record is not None and record.object["status"] in UNFINISHED:
+        if not runs.is_running(previous, record.process):
+            cause = f"The answer of the previous response with id {previous[:80]!r} is not stored: {LOST}"
+            remedy = "Go on from an earlier response, or send the conversation in `input`."
+            raise RefusedError(400, "previous_response_not_found", cause, remedy)
         cause = f"Previous response with id {previous[:80]!r} is still in progress."
         raise RefusedError(400, "previous_response_in_progress", cause, "Wait until it has ended, or cancel it.")
     if found is None:
@@ -106,32 +112,38 @@ def not_found(kind: Kind, name: str) -> RefusedError:
 
 
 async def keep(
-    store: ResponseStore, context: Context, response: ResponseObject, process: int = 0, *, extends: bool = True
+    store: ResponseStore, context: Context, response: ResponseObject, *, extends: bool = True
 ) -> ResponseObject:
     """Store `response` where it is to be, and return it as it is answered: one that cannot be stored has a warning. It
-    `extends` the conversation that it belongs to. `process` answers it in the background."""
-    conversation = response["conversation"] if extends else None
-    if not (response["store"] or conversation):
-        return response
-    new = context.for_store(by_position=response["conversation"] is None)
-    outputs = cast("list[Item]", response["output"])
+    `extends` the conversation that it belongs to."""
     try:
-        if conversation and not await store.extend(conversation["id"], [*new, *outputs]):
-            return _unstored(response, "Its conversation has been deleted.")
-        if response["store"]:
-            items = [*context.earlier, *new]
-            kept = {name: value for name, value in response.items() if name not in ("output", "warnings")}
-            stays = await store.add(Kind.RESPONSE, kept, items, outputs, process)
-            return response if stays else _unstored(response, "It is larger than the setting responses_size.")
+        cause = await _store(store, context, response, extends=extends)
     except StorageError as error:
         log_event("service", f"A response is not stored: {error}")
-        return _unstored(response, message_of(error, hide_paths=True))
-    return response
-
-
-def _unstored(response: ResponseObject, cause: str) -> ResponseObject:
+        cause = message_of(error, hide_paths=True)
+    if not cause:
+        return response
     warnings = [*response.get("warnings", ()), f"The response is not stored. {cause}"]
     return {**response, "store": False, "warnings": warnings}
+
+
+async def _store(
+    store: ResponseStore, context: Context, response: ResponseObject, process: int = 0, *, extends: bool
+) -> str:
+    """Store `response` as `keep` says; `process` answers it in the background. Return why it was not stored, "" where
+    it was or is not to be. Raises StorageError."""
+    conversation = response["conversation"] if extends else None
+    if not (response["store"] or conversation):
+        return ""
+    new = context.for_store(by_position=response["conversation"] is None)
+    outputs = cast("list[Item]", response["output"])
+    if conversation and not await store.extend(conversation["id"], [*new, *outputs]):
+        return "Its conversation has been deleted."
+    if response["store"]:
+        kept = {name: value for name, value in response.items() if name not in ("output", "warnings")}
+        if not await store.add(Kind.RESPONSE, kept, [*context.earlier, *new], outputs, process):
+            return "It is larger than the setting responses_size."
+    return ""
 
 
 _DEFAULT_LIMIT, _MOST = 20, 100  # source: openai 3.54, `InputItemListParams`
@@ -218,8 +230,11 @@ class Exchange:
         return self.events.formatter.response_id
 
     async def queue(self) -> list[Event]:
-        """Store the response as one that waits in the background, and return its first events."""
-        await keep(self._store, self._context, self.events.so_far("queued"), process=os.getpid(), extends=False)
+        """Store the response as one that waits in the background, and return its first events. Raises StorageError, and
+        RequestError for one that is too large: what is not stored is lost with the connection."""
+        queued = self.events.so_far("queued")
+        if cause := await _store(self._store, self._context, queued, os.getpid(), extends=False):
+            raise RequestError(f"A response with background has to be stored. {cause}", "Leave out background.")
         return list(self.events.opening("queued"))
 
     async def end(self, response: ResponseObject) -> Event:
@@ -397,6 +412,14 @@ class Runs:
         for name in ended[: max(0, len(ended) - MAX_ENDED)]:
             del self._runs[name]
         return run
+
+    def is_running(self, response_id: str, process: int) -> bool:
+        """Return whether a response that is stored as unfinished is being answered: by this service, or by `process`,
+        another one. That it is stored so does not say it: its service may have died, or failed to store the end."""
+        if process == os.getpid():  # or that of a service before this one, which had the same number
+            run = self._runs.get(response_id)
+            return run is not None and not run.has_ended
+        return is_process_alive(str(process))
 
     def find(self, response_id: str) -> Run | None:
         return self._runs.get(response_id)  # none of other services, and none that ended long ago

@@ -17,7 +17,16 @@ from app.protocol.errors import RequestError
 from app.service.api.app_state import app_state, model_of, planner_warnings, turn_of
 from app.service.api.fields import Body
 from app.service.api.openai.routes import InputTokens, input_tokens_of
-from app.service.api.responses.exchange import Exchange, ItemList, Page, context_of, list_of, not_found, page_of
+from app.service.api.responses.exchange import (
+    LOST,
+    Exchange,
+    ItemList,
+    Page,
+    context_of,
+    list_of,
+    not_found,
+    page_of,
+)
 from app.service.api.responses.requests import CompactBody, InputItem, InputTokensBody, Item, Metadata, ResponsesBody
 from app.service.api.responses.responses import UNFINISHED, CompactedResponse, ResponseObject, compacted
 from app.service.api.responses.store import Kind, ResponseStore
@@ -26,7 +35,6 @@ from app.service.generation.compaction import compaction_turn, summary_of
 from app.service.http.errors import RefusedError, openai_error
 from app.service.http.routing import Router, errors
 from app.service.http.streaming import NAMED_EVENTS, EventStream, JsonResponse, while_connected
-from quantizer.system.process import is_process_alive
 
 router = Router()
 _NEVER = RequestError("Only responses with background can be streamed again or cancelled.", "Set background.")
@@ -45,7 +53,7 @@ async def responses(
 ) -> JsonResponse[ResponseObject] | EventStream[dict[str, Any]]:
     """The next items of a conversation."""
     state = app_state(request)
-    context = await context_of(state.responses, body)
+    context = await context_of(state.responses, state.runs, body)
     model = await model_of(request, body.model or "")
     asked = with_model_defaults(body, model.file)
     turn = await turn_of(state, model, lambda media: asked.turn(context.items, media))
@@ -67,7 +75,7 @@ async def responses(
 async def input_tokens(request: Request, body: InputTokensBody) -> JsonResponse[InputTokens]:
     """The number of tokens that the prompt of a request would have."""
     state = app_state(request)
-    context = await context_of(state.responses, body)
+    context = await context_of(state.responses, state.runs, body)
     model = await model_of(request, body.model or "")
     turn = await turn_of(state, model, lambda media: body.turn(context.items, media))
     return await input_tokens_of(request, model, turn)
@@ -78,7 +86,7 @@ async def input_tokens(request: Request, body: InputTokensBody) -> JsonResponse[
 async def compact(request: Request, body: CompactBody) -> JsonResponse[CompactedResponse]:
     """The conversation in fewer tokens: the user's messages, and a summary of all."""
     state = app_state(request)
-    context = await context_of(state.responses, body)
+    context = await context_of(state.responses, state.runs, body)
     model = await model_of(request, body.model or "")
     asked = with_model_defaults(body, model.file)
     turn = compaction_turn(await turn_of(state, model, lambda media: asked.turn(context.items, media)))
@@ -138,12 +146,13 @@ async def input_items(
 
 
 async def _stored(request: Request, response_id: str) -> ResponseObject:
-    record = await app_state(request).responses.record(Kind.RESPONSE, response_id)
+    state = app_state(request)
+    record = await state.responses.record(Kind.RESPONSE, response_id)
     if record is None:
         raise not_found(Kind.RESPONSE, response_id)
     found = cast("ResponseObject", {**record.object, "output": record.outputs})
-    if found["status"] in UNFINISHED and not is_process_alive(str(record.process)):
-        lost = {"code": "server_error", "message": "The service ended before the answer was whole. Ask again."}
+    if found["status"] in UNFINISHED and not state.runs.is_running(response_id, record.process):
+        lost = {"code": "server_error", "message": f"The answer is lost: {LOST} Ask again."}
         return {**found, "status": "failed", "error": lost}  # type: ignore[typeddict-item]
     return found
 

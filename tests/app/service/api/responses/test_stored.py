@@ -245,6 +245,15 @@ def test_an_answer_that_cannot_be_stored_still_comes(start_service: Start, tmp_p
         assert str(tmp_path) not in warning
 
 
+def test_a_background_response_that_cannot_be_stored_is_refused(start_service: Start, tmp_path: Path) -> None:
+    """Its client hangs up: what is not stored would be lost."""
+    (tmp_path / FILE_NAME).write_bytes(b"no database" * 1000)
+    service = start_service(data_dir=str(tmp_path))
+    refused = service.http.post("/v1/responses", json={"model": "tiny", "input": say("Hej."), "background": True})
+    assert refused.status_code == 500
+    assert "not a database" in refused.json()["error"]["message"]
+
+
 def test_the_official_client_goes_on_with_a_conversation(client: sdk.openai.OpenAI) -> None:
     """openai 3.54 (Python): `client.conversations`."""
     conversation = client.conversations.create(
@@ -438,6 +447,23 @@ def test_a_background_response_fails_with_its_service_however_that_ends(start_se
     cut, left = (later.http.get(f"/v1/responses/{each}").json() for each in (of_dying, of_leaving))
     assert (cut["status"], left["status"]) == ("failed", "failed")
     assert "ended" in cut["error"]["message"]
+    refused = later.http.post("/v1/responses", json={"input": "a", "previous_response_id": of_dying})
+    assert refused.json()["error"]["code"] == "previous_response_not_found"
+
+
+def test_a_background_response_whose_end_could_not_be_stored_runs_no_longer(
+    start_service: Start, tmp_path: Path
+) -> None:
+    service = start_service(data_dir=str(tmp_path))
+    made = service.http.post("/v1/responses", json={"model": "tiny", "input": say("a"), "background": True}).json()
+    list(service.http.get(f"/v1/responses/{made['id']}?stream=true").iter_lines())
+    with sqlite3.connect(tmp_path / FILE_NAME) as database:
+        database.execute(
+            "UPDATE records SET process = ?, object = json_set(object, '$.status', 'queued')", (service.process.pid,)
+        )
+    refused = service.http.post("/v1/responses", json={"input": "b", "previous_response_id": made["id"]})
+    assert refused.json()["error"]["code"] == "previous_response_not_found"
+    assert "is not stored" in refused.json()["error"]["message"]
 
 
 def test_a_deleted_background_response_stops(service: RunningService) -> None:
