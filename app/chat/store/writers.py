@@ -11,6 +11,8 @@ import uuid
 from pathlib import Path
 
 from app.common.database import Database
+from app.common.event_log import log_event
+from quantizer.system.errors import StorageError
 from quantizer.system.files import Lock, explained, private_folder, remove_lock, try_lock
 
 FOLDER_NAME = "windows"
@@ -63,13 +65,16 @@ class Writers:
         return frozenset(int(row["chat_id"]) for row in rows if row["window"] in living)
 
     def close(self) -> None:
-        """End what this window marked, and its lock."""
+        """End what this window marked, and its lock. Marks that cannot be removed end with the lock as well: nothing is
+        lost, so that a full disk is no error of a window that closes."""
         lock, window = self._lock, self._window
         if lock is not None:
             self._lock, self._window = None, ""
             try:
                 with self._database.writing() as connection:
                     connection.execute("DELETE FROM writers WHERE window = ?", (window,))
+            except StorageError as error:
+                log_event("app", str(error))
             finally:
                 remove_lock(lock)
 

@@ -6,12 +6,15 @@ import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from typing import NoReturn
 
 import pytest
 
 from app.chat.conversation import Message, MessageContent, MessageState
 from app.chat.store.chat_store import ChatStore
 from app.chat.store.writers import FOLDER_NAME
+from app.common.database import Database
+from quantizer.system.errors import StorageError
 
 BEGUN = MessageContent(role="assistant", content="Half", state=MessageState.PARTIAL)
 WINDOW = """
@@ -116,3 +119,18 @@ def test_nothing_is_locked_where_no_answer_was_written(tmp_path: Path) -> None:
         store.writers.mark(chat.id, None)
         assert store.writers.chats() == frozenset()
     assert not (tmp_path / FOLDER_NAME).exists()
+
+
+def test_a_window_closes_where_the_disk_is_full(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    store = ChatStore(tmp_path)
+    chat_id, message = _begin(store)
+
+    def full(_database: Database) -> NoReturn:
+        raise StorageError("The disk is full.", "Free some space and try again.")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Database, "writing", full)
+        store.close()
+    with ChatStore(tmp_path) as later:
+        assert later.transcripts.read(chat_id).written == frozenset()
+        assert later.messages.of(chat_id) == (message,)
