@@ -112,12 +112,12 @@ def not_found(kind: Kind, name: str) -> RefusedError:
 
 
 async def keep(
-    store: ResponseStore, context: Context, response: ResponseObject, *, extends: bool = True
+    store: ResponseStore, context: Context, response: ResponseObject, *, extends: bool = True, is_again: bool = False
 ) -> ResponseObject:
     """Store `response` where it is to be, and return it as it is answered: one that cannot be stored has a warning. It
-    `extends` the conversation that it belongs to."""
+    `extends` the conversation that it belongs to. One that `is_again` stored may have been deleted meanwhile."""
     try:
-        cause = await _store(store, context, response, extends=extends)
+        cause = await _store(store, context, response, extends=extends, is_again=is_again)
     except StorageError as error:
         log_event("service", f"A response is not stored: {error}")
         cause = message_of(error, hide_paths=True)
@@ -128,7 +128,13 @@ async def keep(
 
 
 async def _store(
-    store: ResponseStore, context: Context, response: ResponseObject, process: int = 0, *, extends: bool
+    store: ResponseStore,
+    context: Context,
+    response: ResponseObject,
+    process: int = 0,
+    *,
+    extends: bool,
+    is_again: bool = False,
 ) -> str:
     """Store `response` as `keep` says; `process` answers it in the background. Return why it was not stored, "" where
     it was or is not to be. Raises StorageError."""
@@ -141,8 +147,9 @@ async def _store(
         return "Its conversation has been deleted."
     if response["store"]:
         kept = {name: value for name, value in response.items() if name not in ("output", "warnings")}
-        if not await store.add(Kind.RESPONSE, kept, [*context.earlier, *new], outputs, process):
-            return "It is larger than the setting responses_size."
+        items = [*context.earlier, *new]
+        if not await store.add(Kind.RESPONSE, kept, items, outputs, process, is_again=is_again):
+            return "It was deleted." if is_again else "It is larger than the setting responses_size."
     return ""
 
 
@@ -239,7 +246,7 @@ class Exchange:
 
     async def end(self, response: ResponseObject) -> Event:
         """Store `response`, which ended without its whole answer, and return its event."""
-        return self.events.last(await keep(self._store, self._context, response, extends=False))
+        return self.events.last(await keep(self._store, self._context, response, extends=False, is_again=True))
 
     async def whole(self) -> ResponseObject:
         async with aclosing(self.answer()) as events:
@@ -282,7 +289,8 @@ class Exchange:
                 if answer.is_finished:
                     for event in events.closing(answer):
                         yield event
-                    yield events.last(await keep(self._store, self._context, events.ended(answer)))
+                    ended = events.ended(answer)
+                    yield events.last(await keep(self._store, self._context, ended, is_again=was_queued))
 
     async def _parts(self) -> AsyncGenerator[tuple[Answer, Delta | None] | PromptProgress, None]:
         """Yield the parts of the answer, to the newest turns where all are too long and `truncation` is auto."""

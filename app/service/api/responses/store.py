@@ -131,12 +131,22 @@ class ResponseStore:
         return self._limits.max_bytes > 0
 
     async def add(
-        self, kind: Kind, value: dict[str, Any], items: Sequence[Item], outputs: Sequence[Item] = (), process: int = 0
+        self,
+        kind: Kind,
+        value: dict[str, Any],
+        items: Sequence[Item],
+        outputs: Sequence[Item] = (),
+        process: int = 0,
+        *,
+        is_again: bool = False,
     ) -> bool:
-        """Store `value` under its id, or replace it. Return whether it stays: one larger than the file does not."""
+        """Store `value` under its id, or replace it; one that `is_again` stored only where nobody, such as a client of
+        another service, has removed it meanwhile. Return whether it stays: one larger than the file does not."""
 
         def run() -> bool:
             with self._database.writing() as connection:
+                if is_again and _row_id(connection, kind, value["id"]) is None:
+                    return False
                 row_id = _put(connection, kind, value, self._used_s(), process)
                 shared = {name: value[name] for name in _REPEATED if name in value}
                 _add_items(connection, row_id, [{"id": "", **shared}], _SHARED)  # no reference has this id

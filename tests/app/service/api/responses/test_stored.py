@@ -475,6 +475,17 @@ def test_a_deleted_background_response_stops(service: RunningService) -> None:
     assert service.http.get(f"/v1/responses/{made['id']}").status_code == 404
 
 
+def test_a_background_response_that_another_service_deletes_stays_deleted(start_service: Start, tmp_path: Path) -> None:
+    answering, other = (start_service(data_dir=str(tmp_path)) for _ in range(2))
+    body = {"model": "tiny", "input": say("x" * 500), "background": True}
+    made = answering.http.post("/v1/responses", json=body).json()
+    assert other.http.delete(f"/v1/responses/{made['id']}").json()["deleted"]
+    *_, last = _events(answering.http.get(f"/v1/responses/{made['id']}?stream=true").text)
+    assert last["response"]["store"] is False
+    assert "It was deleted." in last["response"]["warnings"][0]
+    assert other.http.get(f"/v1/responses/{made['id']}").status_code == 404
+
+
 def test_a_body_for_each_route_is_json(service: RunningService) -> None:
     response: httpx.Response = service.http.post("/v1/conversations", content=json.dumps({"metadata": {"a": 1}}))
     assert response.status_code == 400
