@@ -114,6 +114,16 @@ class Database:
             yield self._connection()
 
     @contextmanager
+    def snapshot(self) -> Iterator[sqlite3.Connection]:
+        """Yield the connection for read-only statements that see one state, whatever others write meanwhile."""
+        with self.reading() as connection:
+            connection.execute("BEGIN")
+            try:
+                yield connection
+            finally:
+                connection.execute("ROLLBACK")
+
+    @contextmanager
     def writing(self) -> Iterator[sqlite3.Connection]:
         """Yield the connection for one transaction, which is committed when the block ends without an error."""
         with self._explained():

@@ -40,6 +40,7 @@ from quantizer.system.errors import StorageError, UserError
 from quantizer.system.process import is_process_alive
 
 LOST = "its service ended before the answer was whole, or could not store it."
+_DELETED = "It was deleted."
 _STORED = (
     "Only what is stored can be named; the settings responses_size and responses_days limit how much and how long."
 )
@@ -149,7 +150,7 @@ async def _store(
         kept = {name: value for name, value in response.items() if name not in ("output", "warnings")}
         items = [*context.earlier, *new]
         if not await store.add(Kind.RESPONSE, kept, items, outputs, process, is_again=is_again):
-            return "It was deleted." if is_again else "It is larger than the setting responses_size."
+            return _DELETED if is_again else "It is larger than the setting responses_size."
     return ""
 
 
@@ -364,6 +365,11 @@ class Run:
     @property
     def has_ended(self) -> bool:
         return self._status not in UNFINISHED
+
+    @property
+    def was_deleted(self) -> bool:
+        """Whether the response was deleted while it was answered, which another service does not say."""
+        return self.has_ended and any(_DELETED in warning for warning in self.response.get("warnings", ()))
 
     async def follow(self, after: int = -1) -> AsyncGenerator[Event, None]:
         """Yield the events with a higher number than `after`, until the last one."""

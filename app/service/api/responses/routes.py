@@ -22,6 +22,7 @@ from app.service.api.responses.exchange import (
     Exchange,
     ItemList,
     Page,
+    Run,
     context_of,
     list_of,
     not_found,
@@ -104,7 +105,7 @@ async def response(
     request: Request, response_id: str, stream: str = "", starting_after: str = ""
 ) -> JsonResponse[ResponseObject] | EventStream[dict[str, Any]]:
     """A stored response, or one in the background as it is now; with `stream` the events of that."""
-    run = app_state(request).runs.find(response_id)
+    run = await _run_of(request, response_id)
     if stream.lower() == "true":
         if run is None:
             await _stored(request, response_id)
@@ -126,7 +127,7 @@ async def delete_response(request: Request, response_id: str) -> JsonResponse[De
 @router.post("/v1/responses/{response_id}/cancel", refusals=errors(400, 404))
 async def cancel_response(request: Request, response_id: str) -> JsonResponse[ResponseObject]:
     """Cancel a response in the background; one that has ended stays as it is."""
-    run = app_state(request).runs.find(response_id)
+    run = await _run_of(request, response_id)
     if run is None:
         stored = await _stored(request, response_id)
         if not stored["background"] or stored["status"] in UNFINISHED:
@@ -143,6 +144,18 @@ async def input_items(
     """What a stored response answered: the whole conversation before it, the newest first unless `order` is asc."""
     page = Page.of(limit, order, after)
     return JsonResponse(page_of(await _items_of(request, Kind.RESPONSE, response_id), page))
+
+
+async def _run_of(request: Request, response_id: str) -> Run | None:
+    """Return the run of a response in the background, None for one that has none here, or was deleted by a client of
+    another service."""
+    state = app_state(request)
+    run = state.runs.find(response_id)
+    if run is None or not run.has_ended:
+        return run
+    is_stored = run.response["store"] and await state.responses.record(Kind.RESPONSE, response_id) is not None
+    # one that could not be stored is here alone
+    return run if is_stored or not (run.response["store"] or run.was_deleted) else None
 
 
 async def _stored(request: Request, response_id: str) -> ResponseObject:

@@ -14,6 +14,7 @@ import sqlite3
 import time
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
@@ -22,6 +23,7 @@ from typing import Any, TypeAlias, TypeVar
 from app.common.database import Database, Schema
 from app.settings.parsing import parse_byte_size
 from app.settings.settings import Settings
+from quantizer.system.errors import StorageError
 from quantizer.system.files import is_file
 
 FILE_NAME = "responses.db"
@@ -189,8 +191,9 @@ class ResponseStore:
         """Return the record of that name, which counts as a use, None if it is not stored."""
 
         def run() -> Record | None:
-            with self._database.writing() as connection:
-                row_id = self._used_row(connection, kind, name)
+            self._note_use(kind, name)
+            with self._database.snapshot() as connection:
+                row_id = _row_id(connection, kind, name)
                 if row_id is None:
                     return None
                 row = connection.execute("SELECT object, process FROM records WHERE id = ?", (row_id,)).fetchone()
@@ -205,8 +208,9 @@ class ResponseStore:
         response are the whole conversation before it, and its output."""
 
         def run() -> list[Item] | None:
-            with self._database.writing() as connection:
-                row_id = self._used_row(connection, kind, name)
+            self._note_use(kind, name)
+            with self._database.snapshot() as connection:
+                row_id = _row_id(connection, kind, name)
                 last = _OUTPUT if with_outputs else _INPUT
                 return None if row_id is None else _items(connection, row_id, _INPUT, last)
 
@@ -265,6 +269,11 @@ class ResponseStore:
 
     async def _run(self, work: Callable[[], Result]) -> Result:
         return await asyncio.get_running_loop().run_in_executor(self._thread, work)
+
+    def _note_use(self, kind: Kind, name: str) -> None:
+        """Make a record the one that was used last; where the disk is full, it can still be read."""
+        with suppress(StorageError), self._database.writing() as connection:
+            self._used_row(connection, kind, name)
 
     def _used_row(self, connection: sqlite3.Connection, kind: Kind, name: str) -> int | None:
         """Return the row of a record, which is the one that was used last from now on; None if it is not stored."""

@@ -10,10 +10,11 @@ import sys
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import pytest
 
+from app.common.database import Database
 from app.service.api.responses.store import FILE_NAME, Kind, ResponseStore, StoreLimits
 from app.settings.settings import Settings
 from quantizer.system.errors import StorageError
@@ -84,6 +85,22 @@ async def test_a_response_comes_back_with_its_context_and_its_output(tmp_path: P
         assert await store.items(Kind.RESPONSE, "resp_1", with_outputs=False) == context
         assert await store.referenced(["msg_3", "msg_9"]) == {"msg_3": output[0]}
         assert await store.record(Kind.CONVERSATION, "resp_1") is None
+
+
+async def test_what_is_stored_is_read_where_the_disk_is_full(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """That it was used now is noted, which writes."""
+
+    def full(_database: Database) -> NoReturn:
+        raise StorageError("The disk is full.", "Free some space and try again.")
+
+    context, output = [asked("msg_1", "a")], [asked("msg_2", "b")]
+    async with opened(tmp_path) as store:
+        await store.add(Kind.RESPONSE, {"id": "resp_1"}, context, output)
+        monkeypatch.setattr(Database, "writing", full)
+        assert await store.items(Kind.RESPONSE, "resp_1") == [*context, *output]
+        record = await store.record(Kind.RESPONSE, "resp_1")
+        assert record is not None
+        assert record.outputs == output
 
 
 async def test_reading_makes_no_file(tmp_path: Path) -> None:

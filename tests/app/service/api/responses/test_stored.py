@@ -483,7 +483,19 @@ def test_a_background_response_that_another_service_deletes_stays_deleted(start_
     *_, last = _events(answering.http.get(f"/v1/responses/{made['id']}?stream=true").text)
     assert last["response"]["store"] is False
     assert "It was deleted." in last["response"]["warnings"][0]
-    assert other.http.get(f"/v1/responses/{made['id']}").status_code == 404
+    assert [each.http.get(f"/v1/responses/{made['id']}").status_code for each in (answering, other)] == [404, 404]
+
+
+def test_a_background_response_that_another_service_deletes_after_its_end_is_gone(
+    start_service: Start, tmp_path: Path
+) -> None:
+    answering, other = (start_service(data_dir=str(tmp_path)) for _ in range(2))
+    made = answering.http.post("/v1/responses", json={"model": "tiny", "input": say("a"), "background": True}).json()
+    path = f"/v1/responses/{made['id']}"
+    list(answering.http.get(f"{path}?stream=true").iter_lines())
+    assert answering.http.get(path).json()["status"] == "completed"
+    assert other.http.delete(path).json()["deleted"]
+    assert [answering.http.get(f"{path}{query}").status_code for query in ("", "?stream=true")] == [404, 404]
 
 
 def test_a_body_for_each_route_is_json(service: RunningService) -> None:
