@@ -68,8 +68,64 @@ def test_worlds_keep_every_promise_and_a_seed_is_the_same_world_each_time() -> N
             "from app.engine.loop.core import Engine\nEngine.abort = lambda self, request_id: None",
             "computes for nobody",
         ),
+        (
+            "from contextlib import contextmanager\n"
+            "from app.common import database\n"
+            "@contextmanager\n"
+            "def commit_later(connection):\n"
+            "    if connection.in_transaction: connection.execute('COMMIT')\n"
+            "    connection.execute('BEGIN IMMEDIATE')\n"
+            "    yield\n"
+            "database._transaction = commit_later",
+            "is lost",
+        ),
+        (
+            "from app.service.jobs.run import JobStore\nJobStore.save = lambda self, job: None",
+            "an acknowledged job is lost|is listed 0 times",
+        ),
+        (
+            "from app.batch.run import OutputFile\n"
+            "begin = OutputFile.__init__\n"
+            "def begin_anew(self, *words, **options): begin(self, *words, **options); self.done = set()\n"
+            "OutputFile.__init__ = begin_anew",
+            "a batch answers twice",
+        ),
+        (
+            "from app.service.api.responses import exchange\n"
+            "store = exchange._store\n"
+            "async def store_or_not(*values, **options):\n"
+            "    try: return await store(*values, **options)\n"
+            "    except exchange.StorageError: return ''\n"
+            "exchange._store = store_or_not",
+            "is lost",
+        ),
+        (
+            "from app.service.api.responses import exchange\n"
+            "async def keep(store, context, response, *, extends=True, is_again=False):\n"
+            "    await exchange._store(store, context, response, extends=extends, is_again=is_again)\n"
+            "    return response\n"
+            "exchange.keep = keep",
+            "an error without its cause: .*disk",
+        ),
+        (
+            "from concurrent.futures import ThreadPoolExecutor\n"
+            "from app.chat.store import chat_store\n"
+            "chat_store.ThreadPoolExecutor = lambda n_workers, name: ThreadPoolExecutor(4, name)",
+            "in that same thread",
+        ),
     ],
-    ids=["requests of an engine that dies", "memory", "a text that is sent twice", "an abort that is lost"],
+    ids=[
+        "requests of an engine that dies",
+        "memory",
+        "a text that is sent twice",
+        "an abort that is lost",
+        "a change of a database that is acknowledged before it is there",
+        "a job that is not saved",
+        "a batch that begins anew after a kill",
+        "a full disk that is not reported",
+        "an answer that a full disk prevents",
+        "a database in two threads",
+    ],
 )
 def test_a_fault_that_is_planted_is_found(planted: str, found: str) -> None:
     ran = _run("--worlds", "100", "--stop", planted=planted)

@@ -1,4 +1,8 @@
-"""The network of a simulated world: httpx over the service's application, with delays, and clients that hang up."""
+"""The network of a simulated world: httpx over the applications of services, with delays, and ends of either side.
+
+A client hangs up by closing its response or by dying; a service that dies closes all connections, and refuses new ones
+until another listens at its port.
+"""
 
 from __future__ import annotations
 
@@ -10,37 +14,66 @@ import httpx
 from starlette.types import ASGIApp, Message
 
 from tests.battery.world.clock import Clock
+from tests.battery.world.lives import Life
+from tests.battery.world.loop import LIFE
 
 __all__ = ["Network"]
 
 
 class Network(httpx.AsyncBaseTransport):
-    """A transport of httpx to `app`. `faults` collects what a server's log would: exceptions of its application, and
-    responses that end before they are complete."""
+    """A transport of httpx to the services that listen, by their ports. `faults` collects what a server's log would:
+    exceptions of its application, and responses that end before they are complete."""
 
     def __init__(self, clock: Clock) -> None:
-        self.app: ASGIApp | None = None
         self.faults: list[str] = []
-        self.n_open = 0
-        self._clock = clock
+        self.clock = clock
+        self._listening: dict[int, tuple[ASGIApp, Life]] = {}
+        self._open: dict[_Exchange, None] = {}
+
+    @property
+    def n_open(self) -> int:
+        return len(self._open)
+
+    def listen(self, port: int, app: ASGIApp, life: Life) -> None:
+        """Accept requests for `app` until the process ends."""
+
+        def end() -> None:
+            self.stop(port)
+            for exchange in [each for each in self._open if each.server is life]:
+                exchange.cut()
+
+        self._listening[port] = (app, life)
+        life.on_end.append(end)
+
+    def stop(self, port: int) -> None:
+        self._listening.pop(port, None)
 
     async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
-        exchange = _Exchange(self.app, self._clock, request, await request.aread(), self)
+        body = await request.aread()
+        if (found := self._listening.get(request.url.port or 0)) is None:
+            await asyncio.sleep(self.clock.delay_s(0.001))
+            raise httpx.ConnectError(f"Nothing listens at port {request.url.port}.")
+        exchange = _Exchange(*found, request, body, self)
+        self._open[exchange] = None
+        if (client := LIFE.get()) is not None:
+            client.on_end.append(exchange.hang_up)
         return await exchange.response()
+
+    def end(self, exchange: _Exchange) -> None:
+        self._open.pop(exchange, None)
 
 
 class _Exchange(httpx.AsyncByteStream):
     """A request on its way through the application; closing the stream hangs up."""
 
-    def __init__(
-        self, app: ASGIApp | None, clock: Clock, request: httpx.Request, body: bytes, network: Network
-    ) -> None:
-        self._clock, self._network, self._body = clock, network, body
+    def __init__(self, app: ASGIApp, server: Life, request: httpx.Request, body: bytes, network: Network) -> None:
+        self.server = server
+        self._clock, self._network, self._body = network.clock, network, body
         self._what = f"{request.method} {request.url.path}"
         self._sent: asyncio.Queue[Message | None] = asyncio.Queue()
         self._has_hung_up, self._is_over = asyncio.Event(), asyncio.Event()
         self._is_complete = False
-        assert app is not None, "the service runs"
+        port = request.url.port
         scope = {
             "type": "http",
             "asgi": {"version": "3.0", "spec_version": "2.3"},
@@ -52,11 +85,10 @@ class _Exchange(httpx.AsyncByteStream):
             "query_string": request.url.query,
             "root_path": "",
             "headers": [(name.lower(), value) for name, value in request.headers.raw],
-            "server": ("127.0.0.1", 11500),
+            "server": ("127.0.0.1", port),
             "client": ("127.0.0.1", 50000),
         }
-        network.n_open += 1
-        self._task = asyncio.create_task(self._run(app, scope))
+        server.task(self._run(app, scope))
 
     async def response(self) -> httpx.Response:
         try:
@@ -79,8 +111,16 @@ class _Exchange(httpx.AsyncByteStream):
                 return
 
     async def aclose(self) -> None:
+        self.hang_up()
+
+    def hang_up(self) -> None:
         self._has_hung_up.set()
         self._is_over.set()
+
+    def cut(self) -> None:
+        """Close the connection from the side of the server, whose process has ended; what it sent arrives."""
+        self._network.end(self)
+        self._sent.put_nowait(None)
 
     async def _run(self, app: ASGIApp, scope: dict[str, Any]) -> None:
         try:
@@ -91,8 +131,9 @@ class _Exchange(httpx.AsyncByteStream):
         except Exception as error:
             self._network.faults.append(f"{self._what}: {error!r}")
         finally:
-            self._network.n_open -= 1
-            self._sent.put_nowait(None)
+            if not self.server.is_over:
+                self._network.end(self)
+                self._sent.put_nowait(None)
 
     async def _receive(self) -> Message:
         body, self._body = self._body, None  # type: ignore[assignment]

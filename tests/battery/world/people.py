@@ -1,22 +1,20 @@
-"""The people of a simulated world: programs that ask in five dialects, chats, jobs, and what goes wrong around them.
+"""The people of a simulated world: programs that ask in five dialects, chats, and what goes wrong around them.
 
 Each question has an answer that is known beforehand, so that an answer of somebody else's, a lost piece or one that
-came twice shows at once. What somebody finds wrong is a fault of the world; an error with a cause is none.
+came twice shows at once.
 """
 
 from __future__ import annotations
 
 import asyncio
+import errno
 import json
-import re
 import traceback
-from collections import Counter
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from contextlib import aclosing, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from functools import partial
 from typing import Any
-
-import httpx
 
 from app.chat.backend import ConnectionState, LoadedModel
 from app.chat.conversation import Message, MessageContent, MessageState
@@ -26,15 +24,11 @@ from app.client.service_client import ServiceClient
 from app.protocol.chat import GenerationOptions
 from app.protocol.chat import Message as ChatMessage
 from quantizer.system.errors import UserError
-from tests.battery.world.clock import Clock
-from tests.battery.world.network import Network
-from tests.battery.world.processes import Processes
+from tests.battery.world.disk import Fault
+from tests.battery.world.keepers import batcher, employer, storer, writer
+from tests.battery.world.world import PATIENCE_S, Client, World
 
-__all__ = ["PATIENCE_S", "Dialect", "World", "people"]
-
-PATIENCE_S = 600.0  # of the simulated clock; whoever waits longer starves
-_BUG = "has a bug"
-_LETTERS = 'abcdefghijklmnop  .,\n"\\ß€🙂'
+__all__ = ["Dialect", "people"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,46 +89,10 @@ DIALECTS = (
 )
 
 
-@dataclass(slots=True)
-class World:
-    """A service, its people and what came of them: faults, and how often each thing happened."""
-
-    clock: Clock
-    processes: Processes
-    network: Network
-    models: tuple[str, ...]
-    faults: list[str] = field(default_factory=list)
-    happened: Counter[str] = field(default_factory=Counter)
-
-    def fault(self, what: str) -> None:
-        self.faults.append(f"{self.clock.now_s:9.4f} s: {what}")
-
-    def text(self) -> str:
-        chance = self.clock.chance
-        return "".join(chance.choices(_LETTERS, k=chance.choice((1, 8, 40, 150)))).strip() or "x"
-
-    def http(self) -> httpx.AsyncClient:
-        return httpx.AsyncClient(transport=self.network, base_url="http://127.0.0.1:11500", timeout=None)
-
-    def check_error(self, what: str, status: int, text: str) -> None:
-        """Note an error, and whether it is one that must not be."""
-        self.happened[f"error {status} {_cause(text)}"] += 1
-        if _BUG in text or status not in (400, 404, 409, 429, 500, 503):
-            self.fault(f"{what}: {status} {text[:300]}")
-        elif status == 500 and not any(words in text for words in ("died", "engine", "unloaded", "reload")):
-            self.fault(f"{what}: an error without its cause: {text[:300]}")
-
-
-def _cause(text: str) -> str:
-    """Return the first words of the message in an error of any dialect."""
-    found = re.search(r'"(?:message|error)": ?"([^"]{1,48})', text)
-    return found.group(1) if found else text[:48]
-
-
 async def _asker(world: World) -> None:
     """Ask some questions one after another, in any dialect, whole or streamed, and hang up on some."""
     chance = world.clock.chance
-    async with world.http() as http:
+    async with world.client() as http:
         for _ in range(chance.randrange(1, 6)):
             await asyncio.sleep(world.clock.delay_s(chance.choice((0.01, 0.3, 3.0, 20.0))))
             dialect, text, model = chance.choice(DIALECTS), world.text(), chance.choice(world.models)
@@ -147,8 +105,9 @@ async def _asker(world: World) -> None:
             asking = _streamed if chance.random() < 0.6 else _whole
             patience_s = chance.choice((0.005, 0.1, 1.0)) if is_endless or chance.random() < 0.25 else PATIENCE_S
             try:
+                question = _Question(dialect, body, headers, None if is_endless else text)
                 async with asyncio.timeout(patience_s):
-                    await asking(world, http, _Question(dialect, body, headers, None if is_endless else text))
+                    await http.answered(partial(asking, world, http, question))
             except TimeoutError:
                 if patience_s == PATIENCE_S:
                     world.fault(f"{dialect.path}: no end after {PATIENCE_S:g} s")
@@ -165,7 +124,7 @@ class _Question:
     text: str | None
 
 
-async def _whole(world: World, http: httpx.AsyncClient, question: _Question) -> None:
+async def _whole(world: World, http: Client, question: _Question) -> None:
     dialect, text = question.dialect, question.text
     reply = await http.post(dialect.path, json={**question.body, "stream": False}, headers=question.headers)
     if reply.status_code != 200:
@@ -176,7 +135,7 @@ async def _whole(world: World, http: httpx.AsyncClient, question: _Question) -> 
         world.fault(f"{dialect.path}: {said!r} instead of {text!r}")
 
 
-async def _streamed(world: World, http: httpx.AsyncClient, question: _Question) -> None:
+async def _streamed(world: World, http: Client, question: _Question) -> None:
     dialect, text = question.dialect, question.text
     said, n_ends, is_error = "", 0, False
     body = {**question.body, "stream": True}
@@ -210,8 +169,8 @@ async def _streamed(world: World, http: httpx.AsyncClient, question: _Question) 
 async def _chatter(world: World) -> None:
     """Chat: ask, stop, ask again, read ahead. What the chat keeps is what was said."""
     chance = world.clock.chance
-    model = chance.choice(world.models)
-    async with ServiceClient("http://127.0.0.1:11500", transport=world.network) as client:
+    model, port = chance.choice(world.models), chance.choice(world.services).port
+    async with ServiceClient(f"http://127.0.0.1:{port}", transport=world.network) as client:
         opened = await InMemoryChatRepository().open()
         connection = LoadedModel(client, ConnectionState(phase="ready", model=model, n_ctx=8192))
         chat = OpenChat(opened, connection)
@@ -270,7 +229,7 @@ async def _read_ahead(world: World, client: ServiceClient, model: str) -> None:
 async def _switcher(world: World) -> None:
     """Load, unload, count and look, as an app and a monitor do."""
     chance = world.clock.chance
-    async with world.http() as http:
+    async with world.client() as http:
         for _ in range(chance.randrange(2, 10)):
             await asyncio.sleep(world.clock.delay_s(3.0))
             model = chance.choice(world.models)
@@ -287,61 +246,20 @@ async def _switcher(world: World) -> None:
                     ("GET", "/slots", None),
                 )
             )
-            try:
-                async with asyncio.timeout(PATIENCE_S):
-                    reply = await http.request(method, path, json=body)
-            except TimeoutError:
-                world.fault(f"{path}: no end after {PATIENCE_S:g} s")
-                continue
+            reply = await http.asked(method, path, body)
             world.happened[path] += 1
-            if reply.status_code >= 400:
+            if reply is not None and reply.status_code >= 400:
                 world.check_error(path, reply.status_code, reply.text)
 
 
-async def _employer(world: World) -> None:
-    """Start, watch, cancel and retry jobs; each that was acknowledged ends once."""
-    chance = world.clock.chance
-    async with world.http() as http:
-        for _ in range(chance.randrange(1, 4)):
-            await asyncio.sleep(world.clock.delay_s(2.0))
-            kind = chance.choice(("tune", "bench"))
-            reply = await http.post("/api/localllm/jobs", json={"kind": kind, "arguments": {"model": world.models[0]}})
-            if reply.status_code >= 400:
-                world.check_error("a job", reply.status_code, reply.text)
-                continue
-            job_id = reply.json()["id"]
-            world.happened["job"] += 1
-            if chance.random() < 0.4:
-                await asyncio.sleep(world.clock.delay_s(1.0))
-                await http.post(f"/api/localllm/jobs/{job_id}/cancel")
-            await _until_ended(world, http, job_id)
-            if chance.random() < 0.3:
-                again = await http.post(f"/api/localllm/jobs/{job_id}/retry")
-                if again.status_code < 400:
-                    await _until_ended(world, http, job_id)
-
-
-async def _until_ended(world: World, http: httpx.AsyncClient, job_id: str) -> None:
-    try:
-        async with asyncio.timeout(PATIENCE_S):
-            while True:
-                reply = await http.get(f"/api/localllm/jobs/{job_id}")
-                if reply.status_code != 200:
-                    world.fault(f"an acknowledged job is lost: {reply.text[:200]}")
-                    return
-                if reply.json()["state"] in ("done", "failed", "cancelled"):
-                    world.happened[f"job {reply.json()['state']}"] += 1
-                    return
-                await asyncio.sleep(1.0)
-    except TimeoutError:
-        world.fault(f"a job has no end after {PATIENCE_S:g} s")
-
-
 async def _misfortune(world: World) -> None:
-    """Kill engines and jobs at any time, as a fault of llama.cpp or a system without memory does."""
+    """Kill engines, jobs and services at any time, as a fault of llama.cpp or a system without memory does."""
     chance = world.clock.chance
     for _ in range(chance.randrange(0, 5)):
         await asyncio.sleep(world.clock.delay_s(chance.choice((0.05, 0.5, 5.0))))
+        if world.kills_services and chance.random() < 0.4:
+            chance.choice(world.services).kill()
+            continue
         alive = [each for each in world.processes.running.values() if not each.is_over]
         if alive:
             chance.choice(world.processes.engines or alive if chance.random() < 0.6 else alive).die(
@@ -350,11 +268,34 @@ async def _misfortune(world: World) -> None:
             world.happened["killed"] += 1
 
 
+_PLACES = (
+    ("",),
+    ("data/",),
+    ("cache/",),
+    ("data/chats.db", "data/windows"),
+    ("data/responses.db",),
+    ("data/jobs",),
+    ("data/batches",),
+)
+
+
+def disk_faults(world: World) -> list[Fault]:
+    """Return when the disk is full from now on, or fails, and where."""
+    chance, found = world.clock.chance, list[Fault]()
+    begin_s = world.clock.now_s
+    for _ in range(chance.randrange(1, 4) if chance.random() < 0.4 else 0):
+        begin_s += world.clock.delay_s(chance.choice((0.1, 1.0, 5.0)))
+        end_s = begin_s + chance.choice((0.05, 0.5, 5.0))
+        found.append(Fault(begin_s, end_s, chance.choice((errno.ENOSPC, errno.EIO)), chance.choice(_PLACES)))
+        begin_s = end_s
+    return found
+
+
 def people(world: World) -> list[Any]:
     """Return the coroutines of some people, drawn anew for each world."""
     chance = world.clock.chance
-    kinds = (_asker, _asker, _asker, _chatter, _chatter, _switcher, _employer)
-    drawn = [chance.choice(kinds) for _ in range(chance.randrange(2, 10))]
+    kinds = (_asker, _asker, _asker, _chatter, _switcher, employer, storer, batcher, writer)
+    drawn = [chance.choice(kinds) for _ in range(chance.randrange(2, 9))]
     return [_living(world, kind) for kind in (*drawn, _misfortune)]
 
 

@@ -10,11 +10,17 @@ import asyncio
 import json
 import queue
 import signal
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from contextlib import ExitStack
+from contextvars import Context
+from dataclasses import asdict
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+from app.batch.requests import BatchRequest, read_requests
+from app.batch.run import OutputFile, Tally, run_batch
+from app.client.service_client import ServiceClient
 from app.engine import worker
 from app.engine.chat_template.render import render
 from app.engine.fake import FakeBackend, FakeEmbedder
@@ -22,8 +28,13 @@ from app.engine.load.loading import LoadedEngine, LoadListener
 from app.engine.messages import Load
 from app.engine.speculative.cost_model import StepCost
 from app.engine.worker import Worker
-from quantizer.system.errors import EngineError
-from tests.battery.world.clock import Clock, KilledError, SimulatedEvent, SimulatedLoop, SimulatedQueue, Turns
+from app.protocol.chat import BATCH, PRIORITY_HEADER
+from quantizer.system.errors import EngineError, ErrorInfo, UserError
+from tests.battery.world.clock import Clock
+from tests.battery.world.lives import Life
+from tests.battery.world.loop import LIFE, SimulatedLoop
+from tests.battery.world.network import Network
+from tests.battery.world.threads import KilledError, SimulatedEvent, SimulatedQueue, Turns
 
 __all__ = ["Process", "Processes"]
 
@@ -66,7 +77,11 @@ class Process(asyncio.SubprocessTransport):
         self.received = bytearray()
         self.is_at_end = False
         self.on_receive: list[Callable[[], None]] = []
-        self.on_kill: Callable[[], None] = lambda: None
+        self.on_kill: Callable[[], object] = lambda: None
+        owner = LIFE.get()
+        assert owner is not None, "the service starts processes"
+        self.owner = owner
+        owner.on_end.append(lambda: self.deliver_in(b""))
         self._world, self._pid, self._protocol = world, pid, protocol
         self._stdin = _Pipe(self)
         self._outputs = {1: asyncio.ReadTransport(), 2: asyncio.ReadTransport()}
@@ -110,17 +125,15 @@ class Process(asyncio.SubprocessTransport):
         return self._is_over
 
     def deliver_in(self, data: bytes) -> None:
-        """Deliver what the service wrote, in order; b"" is the end."""
-        self._in_at_s = self._later(self._in_at_s, lambda: self._receive(data))
+        """Deliver what the service wrote, in order; b"" is the end, as after the death of the service."""
+        self._in_at_s = self._later(self._in_at_s, lambda: self._receive(data), Context())
 
     def write(self, data: bytes, fd: int = 1) -> None:
         """Send what the process writes, in order and in pieces."""
         while data and not self._is_over:
             n_bytes = len(data) if self._world.clock.chance.random() < 0.9 else self._world.clock.chance.randrange(1, 9)
             piece, data = data[:n_bytes], data[n_bytes:]
-            self._out_at_s = self._later(
-                self._out_at_s, lambda piece=piece: self._protocol.pipe_data_received(fd, piece)
-            )
+            self._deliver_out(lambda piece=piece: self._protocol.pipe_data_received(fd, piece))
 
     def die(self, status: int) -> None:
         """End the process now. What it wrote before is still delivered, then the ends of its pipes."""
@@ -130,8 +143,8 @@ class Process(asyncio.SubprocessTransport):
         self.holds_bytes = 0
         self.on_kill()
         for fd in (1, 2):
-            self._out_at_s = self._later(self._out_at_s, lambda fd=fd: self._protocol.pipe_connection_lost(fd, None))
-        self._later(0.0, lambda: self._exit(status))
+            self._deliver_out(lambda fd=fd: self._protocol.pipe_connection_lost(fd, None))
+        self._later(0.0, lambda: self._exit(status), self.owner.context())
 
     async def read_line(self) -> bytes:
         """Return the next line of what was received, b"" at the end."""
@@ -157,44 +170,65 @@ class Process(asyncio.SubprocessTransport):
             if not each.cancelled():
                 each.set_result(status)
 
-    def _later(self, not_before_s: float, deliver: Callable[[], None]) -> float:
+    def _deliver_out(self, deliver: Callable[[], None]) -> None:
+        self._out_at_s = self._later(self._out_at_s, deliver, self.owner.context())
+
+    def _later(self, not_before_s: float, deliver: Callable[[], None], context: Context) -> float:
         clock, loop = self._world.clock, self._world.loop  # a thread of the process may be what writes
         at_s = max(not_before_s + 1e-7, clock.now_s + clock.delay_s(0.0005))  # timers of one moment have no order
-        loop.call_at(at_s, deliver)
+        loop.call_at(at_s, deliver, context=context)
         return at_s
 
 
 class Processes:
     """The child processes of a world. `model_bytes` says what a model takes of the memory, from the moment when its
-    engine is told to load it; `most_bytes` is the most that was held at once. Steps of an engine take about `step_s`,
-    loading `load_s`."""
+    engine is told to load it; `most_bytes` is the most that the engines of one service held at once. Steps of an engine
+    take about `step_s`, loading `load_s`."""
 
     def __init__(self, clock: Clock, model_bytes: Callable[[str], int], step_s: float, load_s: float) -> None:
         self.clock = clock
         self.loop = SimulatedLoop(clock, self._start)
         self.most_bytes = 0
         self.running: dict[int, Process] = {}
+        self.lives: list[Life] = []
+        self.network = Network(clock)
         self.errors: list[str] = []  # of the programs themselves
         self._model_bytes, self._step_s, self._load_s = model_bytes, step_s, load_s
         self._n_started = 0
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._programs: set[asyncio.Task[None]] = set()
+
+    def new_life(self, name: str) -> Life:
+        """Return a process that uses the disk: it has just begun, and does nothing yet."""
+        life = Life(self.loop, self._new_pid(), name)
+        self.lives.append(life)
+        return life
 
     @property
     def engines(self) -> list[Process]:
         return [each for each in self.running.values() if "app.engine.worker" in each.command and not each.is_over]
 
-    def _start(self, command: tuple[str, ...], protocol: asyncio.SubprocessProtocol) -> Process:
+    def _new_pid(self) -> int:
         self._n_started += 1
-        process = Process(self, _FIRST_PID + self._n_started, command, protocol)
+        return _FIRST_PID + self._n_started
+
+    def _start(
+        self, command: tuple[str, ...], protocol: asyncio.SubprocessProtocol, environment: Mapping[str, str]
+    ) -> Process:
+        process = Process(self, self._new_pid(), command, protocol)
         self.running[process.get_pid()] = process
         if "app.engine.worker" in command:
             _Engine(self, process)
+            return process
+        if "app.engine.chat_template.render" in command:
+            program = self._renderer(process)
+        elif "batch" in command:
+            program = self._batch(process, f"http://127.0.0.1:{environment['LOCALLLM_PORT']}")
         else:
-            program = self._renderer if "app.engine.chat_template.render" in command else self._job
-            task = self.loop.create_task(self._until_end(program, process))
-            self._tasks.add(task)
-            task.add_done_callback(self._tasks.discard)
-            process.on_kill = task.cancel
+            program = self._job(process)
+        task = self.loop.outside(self._until_end(program, process))
+        self._programs.add(task)
+        task.add_done_callback(self._programs.discard)
+        process.on_kill = task.cancel
         return process
 
     def kill_group(self, pid: int, _signal: int) -> None:
@@ -204,7 +238,8 @@ class Processes:
     def load(self, process: Process, path: str) -> None:
         """Count the memory of a model from now on."""
         process.holds_bytes = self._model_bytes(path)
-        self.most_bytes = max(self.most_bytes, sum(each.holds_bytes for each in self.running.values()))
+        beside = (each.holds_bytes for each in self.running.values() if each.owner is process.owner)
+        self.most_bytes = max(self.most_bytes, sum(beside))
 
     def loader(self, turns: Turns, process: Process) -> Callable[[Load, LoadListener], LoadedEngine]:
         """Return a loader of fake models that takes its time."""
@@ -234,9 +269,8 @@ class Processes:
 
         return load
 
-    async def _until_end(self, program: Callable[[Process], Any], process: Process) -> None:
-        status = await program(process)
-        process.die(status)
+    async def _until_end(self, program: Coroutine[Any, Any, int], process: Process) -> None:
+        process.die(await program)
 
     async def _renderer(self, process: Process) -> int:
         while line := await process.read_line():
@@ -261,6 +295,68 @@ class Processes:
             return 1
         process.write(b'{"answer": 42}\n')
         return 0
+
+    async def _batch(self, process: Process, url: str) -> int:
+        """Answer a batch as `localllm batch` does; Ctrl-C ends it, and so does the end of the service, at once."""
+        life = self.new_life("batch")
+        words = process.command
+        source = Path(words[-1])
+        output = Path(next(word for word in words if word.startswith("--output=")).removeprefix("--output="))
+        answering = life.task(_answer_batch(process, self.network, url, source, output))
+        listening = self.loop.outside(_until_line(process))
+        try:
+            await asyncio.wait({answering, listening}, return_when=asyncio.FIRST_COMPLETED)
+            if not answering.done() and process.received:
+                answering.cancel()
+                await asyncio.wait({answering})
+                return 130
+            if not answering.done():
+                return 1
+            return answering.result()
+        finally:
+            listening.cancel()
+            if answering.done():
+                life.end()
+            else:
+                life.die()
+
+
+async def _until_line(process: Process) -> None:
+    """Wait for a line from the service, or its end."""
+    while not (process.received or process.is_at_end):
+        event = asyncio.Event()
+        process.on_receive.append(event.set)
+        await event.wait()
+        process.on_receive.remove(event.set)
+
+
+async def _answer_batch(process: Process, network: Network, url: str, source: Path, output: Path) -> int:
+    def opened() -> tuple[list[BatchRequest], OutputFile]:
+        with source.open("rb") as file:
+            requests = read_requests(str(source), file)
+        return requests, OutputFile(output, requests, patience_s=60.0)
+
+    def tell(data: Mapping[str, Any]) -> None:
+        process.write(json.dumps(data).encode() + b"\n")
+
+    try:
+        requests, answers = await asyncio.to_thread(opened)
+        try:
+            async with ServiceClient(url, transport=network) as client:
+
+                async def ask(request: BatchRequest) -> tuple[int, Any]:
+                    return await client.answer(request.url, request.body, {PRIORITY_HEADER: BATCH})
+
+                def show(tally: Tally) -> None:
+                    tell({"answered": tally.n_answered, "failed": tally.n_failed, "total": len(requests)})
+
+                show(await run_batch(requests, ask, answers, 3, show))
+        finally:
+            answers.close()
+    except UserError as error:
+        tell({"event": "failed", "error": asdict(ErrorInfo.of(error))})
+        return 1
+    return 0
 
 
 class _Engine:

@@ -1,12 +1,16 @@
-"""Does the service keep its promises in every order of events? Whole worlds on one simulated clock, from one seed each.
+"""Do services keep their promises in every order of events? Whole worlds on one simulated clock, from one seed each.
 
-Run: `uv run python -m tests.battery.world [--worlds 200] [--seed 1]`. A world is the service with its pool,
-models, jobs and routes, over the fake engine in its real worker, and people: clients of five dialects that hang up,
-chats that are stopped, jobs that are cancelled, engines that are killed. Time, delays, pieces of pipes and kills are
+Run: `uv run python -m tests.battery.world [--worlds 200] [--seed 1]`. A world is one service or two over one folder,
+each with its pool, models, jobs and routes over the fake engine in its real worker, and people: clients of five
+dialects that hang up, chats that are stopped, apps, stored responses, jobs and batches. Engines, apps and services are
+killed, the disk is full or fails for a while. Time, delays, the order of threads, pieces of pipes, kills and faults are
 drawn from the seed: the same seed is the same world, event for event (`--trace` prints its end, for comparing). The
-invariants are those of the battery: a request ends once and with its own answer or an error with a cause, no job that
-was acknowledged is lost, models never hold more memory than there is, nobody waits for ever, and at the end everything
-is unloaded and nothing is left. Exits with 1 where one is broken, with the seeds.
+invariants are those of the battery: a request ends once and with its own answer or an error with a cause, what was
+acknowledged is there once, also for the next service, models never hold more memory than there is, nobody waits for
+ever, and at the end everything is unloaded and nothing is left. Exits with 1 where one is broken, with the seeds.
+
+A kill is that of a process: what it had written stays, and what Python still buffered is lost. What a system without
+power loses is another matter, and not simulated.
 """
 
 from __future__ import annotations
@@ -21,31 +25,28 @@ import shutil
 import sys
 import tempfile
 import time
+import warnings
 from collections import Counter
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
+from typing import Any
+from unittest.mock import patch
 
-from starlette.types import ASGIApp, Message
+import anyio.to_thread
 
-from app.engine.chat_template.template_process import TemplateProcess
-from app.library.local.model_files import ModelRef
-from app.service.application import create_app
-from app.service.http.guard import GuardPolicy
-from app.service.jobs.manager import JobManager
-from app.service.models.manager import ModelManager
-from app.service.models.model_file import read_model_file
-from app.service.pool.worker_process import WorkerStarter
-from app.service.shutdown_policy import ShutdownPolicy
-from app.service.starting import worker_command
 from app.settings.settings import Settings
 from tests.app.service.pool.memory_fake import FakeMemory
 from tests.battery.tally import finish
-from tests.battery.world.clock import Clock, StuckError, living_by
-from tests.battery.world.network import Network
-from tests.battery.world.people import World, people
+from tests.battery.world.clock import Clock, living_by
+from tests.battery.world.disk import Disk
+from tests.battery.world.loop import StuckError
+from tests.battery.world.people import disk_faults, people
 from tests.battery.world.processes import Processes
+from tests.battery.world.service import Service
+from tests.battery.world.threads import KilledError, pause
+from tests.battery.world.world import Client, World
 from tests.quantizer.gguf_files import tiny_llama
 
 __all__ = ["Ended", "simulate"]
@@ -53,6 +54,8 @@ __all__ = ["Ended", "simulate"]
 _ABORTED_WITHIN_S = 5.0  # a read-ahead has ended by then as well
 _END_AFTER_S = 3_600.0  # without people: all timers of models are over
 _KEEP_ALIVE = "20s"
+_MOST_CLOSINGS = 100
+_PORT = 11500
 _TEMPLATE = (
     "{% for message in messages %}<{{ message.role }}>{{ message.content }}\n{% endfor %}"
     "{% if add_generation_prompt %}<assistant>{% endif %}"
@@ -72,6 +75,21 @@ class Ended:
 
 def simulate(seed: int, model_file: Path, folder: Path) -> Ended:
     """Run the world of `seed` to its end, in the empty `folder`."""
+    gc.disable()  # a generator that nobody closed ends when it is collected: not at a moment that differs
+    hook, sys.unraisablehook = sys.unraisablehook, lambda _: None  # killed processes end in any way
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", RuntimeWarning)
+            ended = _simulate(seed, model_file, folder)
+            gc.collect()
+            gc.freeze()  # what is left stays: to look through it again took a third of each world
+            return ended
+    finally:
+        gc.enable()
+        sys.unraisablehook = hook
+
+
+def _simulate(seed: int, model_file: Path, folder: Path) -> Ended:
     clock = Clock(seed)
     chance = clock.chance
     names = tuple("abc"[: chance.randrange(1, 4)])
@@ -97,86 +115,126 @@ def simulate(seed: int, model_file: Path, folder: Path) -> Ended:
         load_s=chance.choice((0.0, 0.3, 3.0)),
     )
     loop = processes.loop
+    clock.sleep = partial(_sleep, clock)
     unhandled: list[str] = []
-    loop.set_exception_handler(
-        lambda _, context: unhandled.append(f"{context['message']}: {context.get('exception')!r}")
+
+    def handle(_: object, context: dict[str, Any]) -> None:
+        if not isinstance(error := context.get("exception"), KilledError):
+            unhandled.append(f"{context['message']}: {error!r}")
+
+    loop.set_exception_handler(handle)
+    world = World(
+        clock, processes, Disk(folder, clock), settings, names, chance.random() < 0.5, chance.choice((0.0, 0.0, 0.4))
     )
-    network = Network(clock)
-    world = World(clock, processes, network, names)
-    os.killpg = processes.kill_group
-    gc.collect()
-    gc.disable()  # a generator that nobody closed ends when it is collected: not at a moment that differs
-    with living_by(clock):
+    with (
+        living_by(clock),
+        world.disk.in_place(),
+        patch.object(os, "killpg", processes.kill_group),
+        patch.object(anyio.to_thread, "run_sync", _run_in_thread),
+    ):
         try:
-            loop.run_until_complete(_live(world, settings, FakeMemory(total_bytes, sizes)))
+            loop.run_until_complete(_live(world, FakeMemory(total_bytes, sizes)))
         except StuckError as stuck:
             world.fault(str(stuck))
-        finally:
-            gc.enable()
-            gc.collect()
-    world.faults += [*unhandled, *network.faults, *processes.errors]
-    if processes.most_bytes > total_bytes:
-        world.fault(f"models held {processes.most_bytes} of {total_bytes} bytes at once")
-    told = json.dumps([world.faults, sorted(world.happened.items()), clock.now_s, chance.random()])
-    if not world.faults:
-        loop.close()
-    return Ended(tuple(world.faults), world.happened, clock.now_s, hashlib.sha256(told.encode()).hexdigest()[:16])
+        world.faults += [*unhandled, *world.network.faults, *processes.errors]
+        world.faults += [error for life in processes.lives for error in life.errors]
+        world.happened["operation of the disk failed"] += world.disk.n_failed
+        if processes.most_bytes > total_bytes:
+            world.fault(f"models held {processes.most_bytes} of {total_bytes} bytes at once")
+        told = json.dumps([world.faults, sorted(world.happened.items()), clock.now_s, chance.random()])
+        faults = tuple(world.faults)
+        _bury(world)
+    return Ended(faults, world.happened, clock.now_s, hashlib.sha256(told.encode()).hexdigest()[:16])
 
 
-async def _live(world: World, settings: Settings, memory: FakeMemory) -> None:
-    """Run the service with its people, and look what is left when they have gone."""
-    async with WorkerStarter(worker_command(settings), None) as start_worker:
-        models = ModelManager(settings, start_worker, TemplateProcess(), memory, lambda: jobs.is_computing)
-        jobs = JobManager(settings, models.interrupt_tuning)
-        path = settings.models_dir / "me" / world.models[0] / f"{world.models[0]}.gguf"
-        models.add(ModelRef(world.models[0], path), read_model_file(path)).load()
-        app = create_app(models, jobs, ShutdownPolicy(is_owned=False), GuardPolicy())
-        world.network.app = app
-        async with _running(app):
-            async with asyncio.TaskGroup() as group:
-                for person in people(world):
-                    group.create_task(person)
-            await asyncio.sleep(_ABORTED_WITHIN_S)
-            for name, engine in models.engines.items():
-                metrics = await engine.metrics()
-                if metrics is not None and (metrics.occupancy.n_running or metrics.occupancy.n_waiting):
-                    world.fault(f"the engine of {name} computes for nobody: {metrics.running}")
-            await asyncio.sleep(_END_AFTER_S)
-            _check_rest(world, models, jobs)
-    # What ends with the loop is not left: it looks a last time.
+async def _run_in_thread(work: Callable[..., Any], *args: Any, **_options: Any) -> Any:
+    """Take the place of anyio's function, which has threads of its own."""
+    return await asyncio.get_running_loop().run_in_executor(None, partial(work, *args))
+
+
+def _sleep(clock: Clock, delay_s: float) -> None:
+    """Wait as `time.sleep` does: others run meanwhile, unless it is the loop that waits."""
+    if not pause(delay_s):
+        clock.now_s += delay_s
+
+
+def _bury(world: World) -> None:
+    """Close what killed processes have left in the memory of this one; nothing that they still do counts."""
+    loop = world.processes.loop
+    loop.set_exception_handler(lambda _loop, _context: None)
+    asyncio.set_event_loop(loop)  # a `finally` may ask for it
+    for task in [task for life in world.processes.lives for task in life.unfinished]:
+        task._log_destroy_pending = False  # type: ignore[attr-defined]
+        for _ in range(_MOST_CLOSINGS):
+            try:
+                task.get_coro().close()
+                break
+            except BaseException:  # it waits once more in a `finally`
+                continue
+    loop.close()
+    asyncio.set_event_loop(None)
+
+
+async def _live(world: World, memory: FakeMemory) -> None:
+    """Run the services with their people, and look what is left when they have gone."""
+    chance = world.clock.chance
+    n_services = 2 if chance.random() < 0.25 else 1
+    ports = range(_PORT, _PORT + n_services)
+    world.services += [Service(world, replace(world.settings, port=port), memory) for port in ports]
+    for service in world.services:
+        await service.listening()
+    world.disk.faults = disk_faults(world)
+    async with asyncio.TaskGroup() as group:
+        for person in people(world):
+            group.create_task(person)
+    world.disk.faults, world.dies_at_operation = [], 0.0
+    for service in world.services:
+        service.life.dies_at = None
+        if chance.random() < 0.5:  # what is kept is kept for the next one as well
+            service.kill()
+    for service in world.services:
+        await service.listening()
+        async with Client(world, service) as client:
+            for check in world.checks:
+                await check(client)
+    await asyncio.sleep(_ABORTED_WITHIN_S)
+    for service in world.services:
+        await _check_engines(world, service)
+    await asyncio.sleep(_END_AFTER_S)
+    for service in world.services:
+        _check_rest(world, service)
+        await service.end()
     await asyncio.sleep(60.0)
-    others = [task for task in asyncio.all_tasks() if task is not asyncio.current_task()]
+    _check_left(world)
+
+
+def _check_left(world: World) -> None:
+    """Check that no task and no process outlives its service."""
+    dead = {task for life in world.processes.lives for task in life.unfinished}
+    others = [task for task in asyncio.all_tasks() if task is not asyncio.current_task() and task not in dead]
     if others:
         world.fault(f"left at the end: {others[0]!r:.300}")
     if alive := [each.command for each in world.processes.running.values() if not each.is_over]:
         world.fault(f"processes are left: {alive}")
 
 
-@asynccontextmanager
-async def _running(app: ASGIApp) -> AsyncIterator[None]:
-    """Run the application's lifespan around the context, as a server does."""
-    received: asyncio.Queue[Message] = asyncio.Queue()
-    sent: asyncio.Queue[Message] = asyncio.Queue()
-    scope = {"type": "lifespan", "asgi": {"version": "3.0"}, "state": {}}
-    serving = asyncio.create_task(app(scope, received.get, sent.put))  # type: ignore[arg-type]
-    received.put_nowait({"type": "lifespan.startup"})
-    await sent.get()
-    try:
-        yield
-    finally:
-        received.put_nowait({"type": "lifespan.shutdown"})
-        await serving
+async def _check_engines(world: World, service: Service) -> None:
+    """Check that nothing is computed a while after everybody has gone."""
+    for name, engine in service.models.engines.items():
+        metrics = await engine.metrics()
+        if metrics is not None and (metrics.occupancy.n_running or metrics.occupancy.n_waiting):
+            world.fault(f"the engine of {name} computes for nobody: {metrics.running}")
 
 
-def _check_rest(world: World, models: ModelManager, jobs: JobManager) -> None:
+def _check_rest(world: World, service: Service) -> None:
     """Check that nothing is held when nobody has asked for an hour."""
-    for name, engine in models.engines.items():
+    for name, engine in service.models.engines.items():
         if engine.n_users or engine.n_running or engine.status.state not in ("unloaded", "failed"):
             has = f"{engine.n_users} users, {engine.n_running} answers, is {engine.status.state}"
-            kept = [model.keep_alive.expires_s for model in models.opened if model.engine is engine]
+            kept = [model.keep_alive.expires_s for model in service.models.opened if model.engine is engine]
             if engine.n_users or engine.n_running or None not in kept:  # "-1" keeps it
                 world.fault(f"the engine of {name} still has {has}")
-    if not jobs.is_idle:
+    if not service.jobs.is_idle:
         world.fault("jobs run still")
     if world.network.n_open:
         world.fault(f"{world.network.n_open} requests are still open")
