@@ -26,8 +26,8 @@ if sys.dont_write_bytecode:
     os.environ["PYTHONPYCACHEPREFIX"] = sys.pycache_prefix
 
 # No test is timed: Hypothesis would fail one whose example took 200 ms because the machine had other things to do.
-# Examples are others in each run: half of Hypothesis's 100 do for one. `--hypothesis-profile thorough` looks for long.
-settings.register_profile("untimed", deadline=None, max_examples=50)
+# Examples are others in each run: a third of Hypothesis's 100 do. `--hypothesis-profile thorough` looks for long.
+settings.register_profile("untimed", deadline=None, max_examples=33)
 settings.register_profile("thorough", deadline=None, max_examples=1000)
 settings.load_profile("untimed")
 
@@ -46,8 +46,11 @@ def tmp_path(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFa
 
 
 def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
-    """Return two workers more than there are processors, four at most: many tests wait for a process of their own."""
-    return min((os.cpu_count() or 1) + 2, 4)
+    """Return four workers more than there are processors, six at most: many tests wait, for a process or for a frame.
+
+    Four kept two processors busy to 86 %; to collect the tests takes each worker seven seconds of one.
+    """
+    return min((os.cpu_count() or 1) + 4, 6)
 
 
 _MARKS = ("slow", "real", "gpu")
