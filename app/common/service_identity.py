@@ -26,7 +26,7 @@ from typing import Literal, TypeAlias
 
 from app.settings.settings import Settings
 from quantizer.system.errors import StorageError
-from quantizer.system.faults import remedy_for, system_fault
+from quantizer.system.faults import UnsuitableFileError, remedy_for, system_fault
 from quantizer.system.files import PRIVATE_FILE, open_regular, private_folder, write_atomically
 
 IDENTITY_PATH, STOP_PATH = "/api/localllm/identity", "/api/localllm/stop"
@@ -138,6 +138,8 @@ def _read_key(path: Path) -> bytes:
         with open_regular(path) as file:
             status = os.fstat(file.fileno())
             key = file.read(_KEY_BYTES + 1)
+    except UnsuitableFileError:
+        return b""
     except OSError as error:
         if system_fault("command", error):  # as if there were none, a service of ours would be called another user's
             raise StorageError(f"{path} cannot be read: {error.strerror}.", remedy_for(error, "")) from error

@@ -44,7 +44,7 @@ from app.service.starting import Announce, Announcement, OperatorPrompt
 from app.service.threads import run_in_thread
 from app.settings.parsing import parse_duration, projector_file
 from app.settings.private_files import keep_private, mark_in_use
-from app.settings.settings import GUIDE, Settings
+from app.settings.settings import GUIDE, Settings, load_settings
 from quantizer.gguf.gguf_reader import ModelFileError
 from quantizer.system.errors import UserError
 from quantizer.system.process import system_root
@@ -84,8 +84,12 @@ async def run_server(
             log_to(sys.stderr, max_bytes=MAX_LOG_BYTES)  # which is the log file of who started this service
             log_event("service", f"{url}, localllm {__version__}, process {os.getpid()}")
         stack.enter_context(mark_in_use(settings))
-        if unrecorded := stack.enter_context(identity.recording(port)):  # its owner sees that too, and tells the user
-            log_event("service", unrecorded)
+        # Other commands look where the settings say, which do not have the flag of a `serve --port 8000`.
+        wanted_ports = {settings.port} if operator is None else {settings.port, load_settings().port}
+        for wanted_port in wanted_ports:
+            found_by = ServiceIdentity(replace(settings, port=wanted_port))
+            if unrecorded := stack.enter_context(found_by.recording(port)):  # its owner sees that too, and tells it
+                log_event("service", unrecorded)
         if operator is not None and identity.secret:
             operator.show(
                 f"service.key can be kept neither in {settings.data_dir} nor in {settings.cache_dir}: other commands "

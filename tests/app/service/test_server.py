@@ -26,6 +26,7 @@ from app.service.pool.engine_client import EngineClient
 from app.service.server import listen
 from app.service.starting import OperatorPrompt
 from quantizer.system.process import python_command
+from tests.app.cli.in_process import run_localllm
 from tests.app.running import RunningService
 from tests.app.service.listening import listening
 from tests.app.thread_worker import thread_worker
@@ -86,6 +87,26 @@ def test_it_announces_its_address_and_stops_cleanly(environment: Mapping[str, st
         process.send_signal(number)
         _, errors = process.communicate(timeout=60)
     assert (process.returncode, errors) == (0, "")
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="signals are POSIX")
+def test_other_commands_find_a_service_that_got_its_port_by_a_flag(environment: Mapping[str, str]) -> None:
+    with socket.socket() as unused:  # it does not listen: nothing does where the settings say
+        unused.bind(("127.0.0.1", 0))
+        usual = {**environment, "LOCALLLM_PORT": str(unused.getsockname()[1])}
+        command = python_command("app.cli.main", "serve", "--port", "0")
+        with subprocess.Popen(
+            command, env=usual, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        ) as process:
+            assert process.stdout is not None
+            assert "localllm serves tiny on" in process.stdout.readline()
+            found = run_localllm(usual, "ps")
+            process.send_signal(signal.SIGINT)
+            process.communicate(timeout=60)
+        lost = run_localllm(usual, "ps")
+    assert (found.returncode, found.stderr) == (0, "")
+    assert "tiny" in found.stdout
+    assert lost.returncode == 1
 
 
 async def test_nothing_is_reported_on_a_model_that_the_end_of_the_service_stops_loading() -> None:
