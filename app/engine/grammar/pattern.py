@@ -10,6 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any, NoReturn
 
 from app.engine.grammar.gbnf import SchemaError, UnsupportedSchemaError, character_class, literal
@@ -67,13 +68,20 @@ class InJson:
 
 
 class RawText:
-    """Plain text, without the character `excluded`, if any, and controls."""
+    """Plain text, without the character `excluded`, if any, and controls. Equal ones are one in a cache."""
 
     def __init__(self, excluded: str = "") -> None:
+        self._text = excluded
         self.any_character = character_class(*excluded)
         holes = ((0x00, 0x08), (0x0B, 0x0C), (0x0E, 0x1F), (0xD800, 0xDFFF))
         self.excluded = tuple(sorted((*holes, *((ord(character), ord(character)) for character in excluded))))
         self.escaped: dict[int, str] = {}
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, RawText) and other._text == self._text
+
+    def __hash__(self) -> int:
+        return hash(self._text)
 
 
 _IN_JSON = InJson()
@@ -106,6 +114,25 @@ def limited_pattern(
     than the schema. Raises SchemaError where there is no such string."""
     if not isinstance(expression, str):
         raise SchemaError("The schema's pattern must be a string.", "Give a regular expression.")
+    found = _limits(expression, shortest, longest, written)
+    if isinstance(found, str):
+        return found
+    kind, cause, remedy = found
+    raise kind(cause, remedy)  # a new one: each error is given its place
+
+
+@lru_cache(maxsize=256)  # a tool's schema is tried with less and less of it, two hundred times
+def _limits(
+    expression: str, shortest: int, longest: int | None, written: InJson | RawText
+) -> str | tuple[type[SchemaError], str, str]:
+    """Return the GBNF, or the error that `limited_pattern` raises."""
+    try:
+        return _search(expression, shortest, longest, written)
+    except SchemaError as error:
+        return type(error), error.cause, error.remedy
+
+
+def _search(expression: str, shortest: int, longest: int | None, written: InJson | RawText) -> str:
     pattern, most = parse_pattern(expression, written), None
     if longest is not None and (pattern.longest is None or pattern.longest > longest):
         # The largest limit of each repetition that keeps the whole short enough, found by halves.

@@ -190,7 +190,7 @@ def _checked_members(archive: zipfile.ZipFile, path: Path) -> list[zipfile.ZipIn
     files = []
     for info in infos:
         name = info.orig_filename  # zipfile cuts the other one at a NUL
-        if info.is_dir():
+        if info.filename.endswith("/"):  # as is_dir says, which fails for an empty name
             continue
         parts = PurePosixPath(name).parts
         if not name or "\0" in name or "\\" in name or name.startswith("/") or ".." in parts or _DRIVE.match(name):

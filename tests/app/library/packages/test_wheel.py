@@ -170,3 +170,10 @@ def test_a_list_of_files_that_names_places_before_the_wheel_is_damage(tmp_path: 
     path.write_bytes(data)
     with pytest.raises(ModelFileError, match="its list of files names places outside it"):
         read_wheel(path)
+
+
+def test_a_file_without_a_name_is_refused(tmp_path: Path) -> None:
+    path = make_wheel(tmp_path, "a", {"zzzz.bin": b"x"})
+    path.write_bytes(path.read_bytes().replace(b"zzzz.bin", b"\0zzz.bin"))
+    with pytest.raises(ModelFileError, match="leaves the folder"):
+        read_wheel(path)

@@ -216,5 +216,16 @@ TARGETS = (
     Target(
         "tool", _tool, (*_GRAMMAR, "app.service.tools", "app.tools.mcp.listing"), _tools, words=_KEYWORDS, base_s=2.0
     ),
-    Target("call", _call, ("app.service.tools",), _calls, Form.TEXT, _CALL_WORDS, max_bytes=1_024),
+    # each character is pushed by itself, as the tokens of an answer are
+    Target(
+        "call",
+        _call,
+        ("app.service.tools",),
+        _calls,
+        Form.TEXT,
+        _CALL_WORDS,
+        max_bytes=1_024,
+        base_s=1.0,
+        s_per_kib=0.2,
+    ),
 )
