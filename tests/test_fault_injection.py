@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests.battery.faults.injector import ERRORS, STATE, Call, Fault, Injector, arm, is_possible
-from tests.battery.faults.sweep import drawn_plans, every_plan
+from tests.battery.faults.sweep import drawn_plans, each_call, every_plan, pairs
 
 POSSIBLE = pytest.mark.skipif(bool(is_possible()), reason=is_possible())
 
@@ -101,6 +101,23 @@ def test_every_place_meets_each_of_its_errors_once_and_those_that_can_last_also_
     planned = [fault for (fault,) in every_plan(CALLS, tuple(ERRORS), random.Random(1))]
     assert sorted((it.kind, it.error) for it in planned if not it.lasts) == sorted(EACH)
     assert {(it.kind, it.error) for it in planned if it.lasts} == {it for it in EACH if it[1] != errno.EINTR}
+
+
+def test_each_call_has_its_turn_once_and_of_a_place_with_many_its_first_and_last() -> None:
+    many = [Call("read", number, 9, 0, "read", "/r/model") for number in range(1, 101)]
+    planned = [fault for (fault,) in each_call([*CALLS, *many], tuple(ERRORS), 5, random.Random(1))]
+    assert sorted(it.number for it in planned if it.kind == "write") == [1, 2]
+    assert [it.number for it in planned if it.kind == "read"] == [1, 26, 51, 75, 100]
+    assert len({it.error for it in planned if it.kind == "read"}) == 2
+    assert not any(it.lasts for it in planned)
+    assert list(each_call(CALLS, ("rename",), 5, random.Random(1))) == [(planned[2],)]
+
+
+def test_pairs_are_two_faults_of_what_was_called() -> None:
+    drawn = list(itertools.islice(pairs(CALLS, tuple(ERRORS), random.Random(1)), 50))
+    assert {len(each) for each in drawn} == {2}
+    assert {(it.kind, it.number) for each in drawn for it in each} == {("write", 1), ("write", 2), ("rename", 1)}
+    assert list(pairs([], tuple(ERRORS), random.Random(1))) == []
 
 
 def test_drawn_faults_come_once_lasting_and_in_pairs_and_none_is_left_out() -> None:

@@ -2,13 +2,16 @@
 
     uv run python -m tests.battery.faults.sweep MODEL [--attempts 200] [--only JOURNEY] [--kinds write,fsync] [--seed 1]
     uv run python -m tests.battery.faults.sweep MODEL --only run --faults write:17:ENOSPC
+    uv run python -m tests.battery.faults.sweep MODEL --calls 20 --only pull,quantize
+    uv run python -m tests.battery.faults.sweep MODEL --pairs --attempts 100
 
 The idea is SQLite's (https://sqlite.org/testing.html, I/O error and out-of-memory testing). A journey is done once to
 count its calls; then each attempt lets one fail, all from one on, or a pair, with an error that the call may have. Each
 piece of code that touches a file of ours has its turn before any second call of it has; `--attempts 0` tries all of
-them, with each error, once and lasting. After each fault the answer must be there, or one error with a remedy and an
-exit status; no traceback, no process, no partial file and no long log may be left; and the same journey must succeed
-without a fault, with nothing lost that is to last. A fault of a cache must never end one. Linux, with a C compiler.
+them, with each error, once and lasting; `--calls` every single call once. After each fault the answer must be there, or
+one error with a remedy and an exit status; no traceback, no process, no partial file and no long log may be left; and
+the same journey must succeed without a fault, with nothing lost that is to last. A fault of a cache must never end one.
+Linux, with a C compiler.
 """
 
 from __future__ import annotations
@@ -35,7 +38,7 @@ from tests.battery.faults.journeys import JOURNEYS, Ended, Journey, World
 from tests.battery.tally import finish
 from tests.quantizer.gguf_files import tiny_llama
 
-__all__ = ["Sweep", "drawn_plans", "every_plan"]
+__all__ = ["Sweep", "drawn_plans", "each_call", "every_plan", "pairs"]
 
 _GONE_WITHIN_S = 20.0
 _TOLD_EVERY = 10
@@ -184,6 +187,32 @@ def every_plan(calls: Sequence[Call], kinds: Sequence[str], chance: random.Rando
             yield (_fault(found[0], error, lasts=True),)
 
 
+def each_call(
+    calls: Sequence[Call], kinds: Sequence[str], most_of_a_place: int, chance: random.Random
+) -> Iterator[tuple[Fault, ...]]:
+    """Yield each of `calls` with one error, those of its kind in turn; of a place with many as many as are wanted, its
+    first and its last among them."""
+    numbers: dict[tuple[str, str, str], list[Call]] = {}
+    for call in calls:
+        if call.kind in kinds:
+            numbers.setdefault(call.place, []).append(call)
+    turn = dict.fromkeys(kinds, chance.randrange(100))
+    for found in numbers.values():
+        step = max(1, len(found) - 1) / max(1, most_of_a_place - 1)
+        wanted = found if len(found) <= most_of_a_place else [found[round(n * step)] for n in range(most_of_a_place)]
+        for call in wanted:
+            turn[call.kind] += 1
+            yield (_fault(call, ERRORS[call.kind][turn[call.kind] % len(ERRORS[call.kind])]),)
+
+
+def pairs(calls: Sequence[Call], kinds: Sequence[str], chance: random.Random) -> Iterator[tuple[Fault, ...]]:
+    """Yield pairs of faults without end, each at a call that its place has."""
+    choices = _choices(calls, kinds, chance)
+    while choices:
+        (first, error), (second, other) = chance.choice(choices), chance.choice(choices)
+        yield (_fault(chance.choice(first), error), _fault(chance.choice(second), other))
+
+
 def drawn_plans(calls: Sequence[Call], kinds: Sequence[str], chance: random.Random) -> Iterator[tuple[Fault, ...]]:
     """Yield faults without end: of five three strike once, one lasts, one comes in a pair; no place has its second turn
     before each had its first."""
@@ -217,6 +246,8 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("model", type=Path)
     parser.add_argument("--attempts", type=int, default=200, help="0: each place with each error, once and for good")
+    parser.add_argument("--calls", type=int, default=0, help="each call once, at most so many of one place and file")
+    parser.add_argument("--pairs", action="store_true", help="--attempts of two faults each")
     parser.add_argument("--only", default="", help="parts of the names of journeys, with commas")
     parser.add_argument("--kinds", default=",".join(ERRORS), help="of calls, with commas (all)")
     parser.add_argument("--faults", default="", help="these only, such as write:17:ENOSPC,create:3+:EROFS")
@@ -266,17 +297,21 @@ def _tries(
         for journey in journeys:
             sweep.count(journey)
             yield journey, tuple(map(Fault.parse, options.faults.split(",")))
-    elif not options.attempts:
+    elif options.calls or not options.attempts:
         for journey in journeys:
-            for faults in every_plan(sweep.count(journey), kinds, chance):
-                yield journey, faults
+            calls = sweep.count(journey)
+            every = (
+                each_call(calls, kinds, options.calls, chance) if options.calls else every_plan(calls, kinds, chance)
+            )
+            yield from ((journey, faults) for faults in every)
     else:
         # What is not counted yet is counted when its turn comes: a small batch has no time for all.
         order = chance.sample(journeys, len(journeys))
         open_plans: dict[str, Iterator[tuple[Fault, ...]]] = {}
         for journey, _ in zip(itertools.cycle(order), range(options.attempts), strict=False):
             if journey.name not in open_plans:
-                open_plans[journey.name] = drawn_plans(sweep.count(journey), kinds, chance)
+                plans = pairs if options.pairs else drawn_plans
+                open_plans[journey.name] = plans(sweep.count(journey), kinds, chance)
             if (faults := next(open_plans[journey.name], None)) is not None:
                 yield journey, faults
 

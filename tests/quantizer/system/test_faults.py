@@ -53,6 +53,7 @@ def test_other_errors_are_bugs_and_keep_their_traceback(error: Exception) -> Non
         (errno.ENOSPC, "Correct its rights."),
         (errno.EMFILE, "End other programs, or raise the limit on open files (`ulimit -n`)."),
         (errno.ENOMEM, "End other programs, or use a smaller model or context."),
+        (errno.EINTR, "Try again."),
         (errno.EIO, "The disk or its connection may be failing: check it, and keep a copy of what is on it."),
     ],
 )
