@@ -18,7 +18,7 @@ from quantizer.gguf.header import read_header
 from quantizer.gguf.tensor_types import FILE_TYPES, TENSOR_TYPES, file_type_named, tensor_type_named
 from quantizer.gguf.validation import validate_gguf
 from quantizer.system.errors import EngineError, StorageError, UsageError, UserError
-from quantizer.write import dtype_conversion
+from quantizer.write import dtype_conversion, partial_output
 from quantizer.write.events import Event, JobWarning, TensorWritten
 from quantizer.write.quantize import execute
 from quantizer.write.quantize_plan import QuantizePlan, plan
@@ -250,7 +250,7 @@ def test_a_folder_that_cannot_be_written_to_is_a_typed_error(
     def refuse(*_arguments: object, **_options: object) -> NoReturn:
         raise PermissionError(errno.EACCES, "Permission denied")
 
-    monkeypatch.setattr(Path, "open", refuse)
+    monkeypatch.setattr(partial_output, "open_partial", refuse)
     with pytest.raises(StorageError, match="Permission denied"):
         execute(planned, 1, False, lambda _event: None)
     monkeypatch.setattr(os, "access", lambda *_arguments: False)
