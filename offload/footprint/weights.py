@@ -9,7 +9,7 @@ compares them): the largest of three moments of a pass. For a local file the eng
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
 from offload.speed.cost_model import unpacking_bytes
@@ -123,8 +123,18 @@ def weights_of(header: Header, tensors: Sequence[TensorInfo], *, has_mtp_layer: 
             unpacking_bytes=output.unpacking_bytes + sum(unpacking_bytes(tensor) for tensor in embeddings),
             weights=summed(output.weights, weights_by_kind((tensor, 1.0) for tensor in embeddings)),
         )
-    groups = tuple(_group(layer, header, has_experts) for layer in layers)
+    groups = tuple(_alike(layers, header, has_experts))
     return WeightTable(_group(inputs, header, has_experts), groups, output, tied_bytes, has_experts)
+
+
+def _alike(layers: Iterable[Sequence[TensorInfo]], header: Header, has_experts: bool) -> Iterator[Layer]:
+    """Yield the group of each of `layers`, made once for those alike: most are, of hundreds in a recommendation."""
+    made: dict[tuple[object, ...], Layer] = {}
+    for tensors in layers:
+        key = tuple((_LAYER.sub("", each.name, 1), each.shape, each.type_id, each.n_bytes) for each in tensors)
+        if key not in made:
+            made[key] = _group(tensors, header, has_experts)
+        yield made[key]
 
 
 def _n_active(tensor: TensorInfo, n_read: int) -> int:
