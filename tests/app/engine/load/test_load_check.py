@@ -71,7 +71,7 @@ def test_a_bias_that_the_graph_does_not_add_is_named(name: str, setting: str, un
     config = outline["config"] | {setting: True}
     plan = planned(tmp_path, {"config": config, "tensors": outline["tensors"] | biases})
     with pytest.raises(CheckpointError, match=unread.replace(".", r"\.")) if unread else nullcontext():
-        check_load(plan, LOAD_CHECK)
+        check_load(plan, LOAD_CHECK, pytest.fail)
 
 
 def test_what_llama_cpp_lacks_is_said_in_its_words(tmp_path: Path) -> None:
@@ -79,7 +79,7 @@ def test_what_llama_cpp_lacks_is_said_in_its_words(tmp_path: Path) -> None:
     shard = whole.shards[0]
     lacking = replace(shard, header=shard.header.replace(b"blk.0.ffn_up.weight", b"blk.0.ffn_xx.weight"))
     with pytest.raises(CheckpointError, match=r"would not load\. .*tensor 'blk\.0\.ffn_up\.weight' not found"):
-        check_load(replace(whole, shards=(lacking,)), LOAD_CHECK)
+        check_load(replace(whole, shards=(lacking,)), LOAD_CHECK, pytest.fail)
 
 
 def test_nothing_is_written_of_a_model_that_does_not_load(tmp_path: Path) -> None:
