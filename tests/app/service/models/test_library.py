@@ -12,6 +12,7 @@ import pytest
 
 from app.engine.load.machine import Survey
 from app.library.hub.catalogue import Role, read_catalogue
+from app.library.hub.selection import recommend_each
 from app.library.machine_fit.fit_cache import FitCache
 from app.library.machine_fit.planning import planning_context
 from app.service.models.library import LibraryService, Listing
@@ -83,11 +84,13 @@ async def test_recommendations_of_an_old_catalogue_come_with_a_notice(
     settings: Settings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     dated = read_catalogue().dated
+    context = planning_context(settings, MACHINES["container of 4 GiB"])
+    recommended = recommend_each(read_catalogue().models, Role, context)  # a second of processor time, whatever the day
+    monkeypatch.setattr("app.library.hub.selection.recommend_each", lambda *_: recommended)
     for today, is_old in ((dated, False), (date(dated.year + 1, dated.month, 1), True)):
         fit_cache = FitCache(settings)
-        context = planning_context(settings, MACHINES["container of 4 GiB"])
         monkeypatch.setattr(fit_cache, "renew", lambda: None)
-        monkeypatch.setattr(fit_cache, "here", lambda context=context: context)
+        monkeypatch.setattr(fit_cache, "here", lambda: context)
         library = LibraryService(settings, fit_cache, partial(date, today.year, today.month, today.day))
         found = await library.recommendations()
         assert ("--trending" in found.notice) is is_old
