@@ -43,13 +43,19 @@ def _raised(error: BaseException) -> Reader:
     return read
 
 
+class _Long(UserError):
+    def __init__(self, cause: str, remedy: str) -> None:
+        super().__init__(cause, remedy)
+        self.cause = "x" * 20_000
+
+
 @pytest.mark.parametrize(
     ("error", "key"),
     [
         (UserError("It is broken.", "Mend it."), None),
         (UserError("It is broken."), "an error without cause or remedy"),
-        (UserError("x" * 3_000, "Mend it."), "an error that is too long"),
         (UserError("\ud800.", "Mend it."), "an error that is not UTF-8"),
+        (_Long("", "Mend it."), "an error that is too long"),
         (KeyError("a"), "KeyError"),
         (RecursionError(), "RecursionError"),
         (MemoryError(), "MemoryError"),

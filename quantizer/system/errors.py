@@ -22,6 +22,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Self, TypeVar
 
+_LONGEST = 2_000  # characters of a cause or a remedy; llama.cpp's last words are within it
+
 
 class LocalllmError(Exception):
     """Root of every error that localllm raises on purpose."""
@@ -33,6 +35,8 @@ class UserError(LocalllmError):
     exit_status = 1
 
     def __init__(self, cause: str, remedy: str = "") -> None:
+        # What a file or another program calls something may be a megabyte, and every log and screen shows it.
+        cause, remedy = (text if len(text) <= _LONGEST else f"{text[:_LONGEST]}…" for text in (cause, remedy))
         super().__init__(cause, remedy)
         self.cause = cause
         self.remedy = remedy

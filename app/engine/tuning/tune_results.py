@@ -293,7 +293,8 @@ class TuneFile:
 
     def names(self) -> Mapping[str, str]:
         """Return model fingerprint → file name of every measured model."""
-        return {model: str(entry["name"]) for model, entry in self._file.entries().items() if entry.get("measured")}
+        entries = self._file.entries().items()
+        return {model: str(entry.get("name", "")) for model, entry in entries if entry.get("measured")}
 
 
 def _sound(item: SpeedMeasurement) -> SpeedMeasurement:

@@ -111,7 +111,7 @@ def listed_prompts(raw: Sequence[object]) -> tuple[Prompt, ...]:
             _description(entry),
             tuple(
                 PromptArgument(each["name"], _description(each), each.get("required") is True)
-                for each in _named(entry.get("arguments") or [], "name", _MAX_TOOL_NAME)
+                for each in _named(_list(entry, "arguments"), "name", _MAX_TOOL_NAME)
             ),
         )
         for entry in _named(raw, "name", _MAX_TOOL_NAME)

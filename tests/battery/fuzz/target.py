@@ -24,7 +24,7 @@ from quantizer.system.errors import UserError
 __all__ = ["Failure", "Form", "Reader", "Target", "Unusable", "attempt", "document"]
 
 Reader = Callable[[bytes], object]
-_LONGEST_REMEDY = 2_000  # characters of an error: what a file says must not fill the screen
+_LONGEST_BYTES = 10_000  # of an error: what a file says must not fill the screen
 _OVERRUN = 20  # times its limit, after which an input is given up
 _ROOT = Path(__file__).parents[3]
 
@@ -118,7 +118,7 @@ def _fault_of(error: UserError) -> str:
         size = len(str(error).encode())
     except UnicodeEncodeError:
         return "that is not UTF-8"
-    return "that is too long" if size > _LONGEST_REMEDY else ""
+    return "that is too long" if size > _LONGEST_BYTES else ""
 
 
 def _place(error: BaseException) -> str:

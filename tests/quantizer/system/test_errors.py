@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from quantizer.system.errors import UserError, redact_paths
+from quantizer.system.errors import ErrorInfo, UserError, redact_paths
 
 
 @pytest.mark.parametrize(
@@ -39,3 +39,10 @@ def test_of_an_absolute_path_the_last_part_is_left(text: str, shown: str) -> Non
 )
 def test_a_cause_in_the_words_of_a_library_does_not_run_into_the_remedy(cause: str, remedy: str, shown: str) -> None:
     assert str(UserError(cause, remedy)) == shown
+
+
+def test_a_cause_that_quotes_a_megabyte_is_cut_where_that_shows() -> None:
+    error = UserError("x" * 1_000_000, "Use a shorter one.")
+    assert len(error.cause) == 2_001
+    assert str(error).endswith("x… Use a shorter one.")
+    assert ErrorInfo.of(error).error().cause == error.cause

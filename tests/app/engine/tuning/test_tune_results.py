@@ -100,6 +100,7 @@ def test_a_damaged_file_counts_as_empty_and_is_rewritten(tmp_path: Path) -> None
         {"name": "m", "measured": [{**encode(FAST_DECODE), "decode": [[0, -1.0]]}]},
         {"name": "m", "work": {"n_prefill": None}},
         {"name": "m", "work": [1]},
+        {"measured": [{}]},
         {"name": "m", "work": {"n_prefill": 9, "n_decode": 9, "depth": 9, "n_step": 0.0}},
         {"name": "m", "work": {"n_prefill": 0, "n_decode": 0, "depth": 9}},
         {"name": "m", "work": {"n_prefill": -9, "n_decode": 9, "depth": 9}},
@@ -116,6 +117,7 @@ def test_damaged_measurements_count_as_none_and_are_made_again(entry: object, tm
     file = TuneFile(tmp_path, "machine")
     assert (file.measured("model"), file.work("model")) == ((), DEFAULT_WORKLOAD)
     assert file.step_ratios("model") == {}
+    assert set(file.names().values()) <= {"m", ""}
     file.add("model", "name", FAST_DECODE)
     assert file.measured("model") == (FAST_DECODE,)
 

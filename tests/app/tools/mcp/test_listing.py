@@ -249,3 +249,8 @@ def test_a_prompt_of_one_message_is_its_text_and_of_several_says_who_speaks() ->
 def test_a_resource_of_several_parts_names_each() -> None:
     contents = [{"uri": "a://1", "text": "x"}, {"uri": "a://2", "text": "y"}]
     assert resource_text({"contents": contents}) == "[resource: a://1]\nx\n[resource: a://2]\ny"
+
+
+@pytest.mark.parametrize("arguments", [{"a": 1}, {"": None}, "a", 3, True])
+def test_arguments_of_a_prompt_that_are_no_list_are_none(arguments: object) -> None:
+    assert [prompt.arguments for prompt in listed_prompts([{"name": "p", "arguments": arguments}])] == [()]
