@@ -28,7 +28,7 @@ from quantizer.system.errors import StorageError
 from tests.battery.world.lives import Life
 from tests.battery.world.world import PATIENCE_S, Client, World
 
-__all__ = ["batcher", "employer", "storer", "writer"]
+__all__ = ["batcher", "converser", "employer", "storer", "writer"]
 
 _JOB_ENDS = ("done", "failed", "cancelled", "interrupted")
 _BATCH_ENDS = ("completed", "failed", "expired", "cancelled")
@@ -166,6 +166,43 @@ def _output(response: dict[str, Any]) -> str:
     return "".join(part.get("text", "") for item in response["output"] for part in item["content"])
 
 
+async def converser(world: World) -> None:
+    """Go on with a conversation that the service keeps: what was acknowledged is in it once, and in order."""
+    chance, said = world.clock.chance, list[str]()
+    async with world.client() as http, world.client() as other:
+        created = await http.asked("POST", "/v1/conversations", {})
+        if created is None or created.status_code != 200:
+            if created is not None:
+                world.check_error("a conversation", created.status_code, created.text, stores=True)
+            return
+        name = created.json()["id"]
+        world.checks.append(partial(_check_conversation, world, name, said))
+        for _ in range(chance.randrange(1, 5)):
+            await asyncio.sleep(world.clock.delay_s(chance.choice((0.05, 1.0, 5.0))))
+            text = world.new_text()
+            body = {"model": chance.choice(world.models), "input": f"<say>{text}</say>", "conversation": name}
+            reply = await chance.choice((http, other)).asked("POST", "/v1/responses", body)
+            if reply is None:
+                continue
+            if reply.status_code != 200:
+                world.check_error("a response of a conversation", reply.status_code, reply.text)
+                if reply.status_code == 404:
+                    world.fault(f"a conversation is lost: {reply.text[:200]}")
+            elif reply.json()["store"]:
+                said += [f"<say>{text}</say>", text]
+                world.happened["conversed"] += 1
+
+
+async def _check_conversation(world: World, name: str, said: list[str], http: Client) -> None:
+    reply = await http.asked("GET", f"/v1/conversations/{name}/items?limit=100&order=asc")
+    if reply is None or reply.status_code != 200:
+        world.fault(f"a conversation is lost: {reply and reply.text[:200]}")
+        return
+    texts = _texts(reply)
+    if [text for text in texts if text in said] != said:  # others are of requests whose reply was lost
+        world.fault(f"a conversation has {texts} instead of {said}")
+
+
 # Jobs
 
 
@@ -252,7 +289,7 @@ async def batcher(world: World) -> None:
         for name, text in texts.items()
     ]
     data = "".join(json.dumps(line) + "\n" for line in lines).encode()
-    async with world.client() as http:
+    async with world.client() as http, world.client() as other:
         reply = await http.answered(
             lambda: http.post("/v1/files", data={"purpose": "batch"}, files={"file": ("q.jsonl", data)})
         )
@@ -277,8 +314,8 @@ async def batcher(world: World) -> None:
             http.service.kill()
         if is_cancelled := chance.random() < 0.2:
             await asyncio.sleep(world.clock.delay_s(0.5))
-            await http.asked("POST", f"/v1/batches/{batch_id}/cancel")
-        batch = await _ended_batch(world, http, batch_id)
+            await other.asked("POST", f"/v1/batches/{batch_id}/cancel")
+        batch = await _ended_batch(world, other, batch_id)
         if batch is None:
             return
         status = batch["status"]
@@ -360,25 +397,32 @@ class _Written:
 
 
 async def writer(world: World) -> None:
-    """Chat in a terminal app, which is killed now and then, and goes on in the next one."""
+    """Chat in a terminal app, which is killed now and then, and goes on in the next one, or in two at once."""
     chance, written = world.clock.chance, _Written()
-    n_questions = chance.randrange(1, 5)
     for _ in range(chance.randrange(1, 4)):
-        life = world.processes.new_life("the app")
-        world.disk.lives[life.pid] = life
-        has_ended = asyncio.Event()
-        life.on_end.append(has_ended.set)
-        if chance.random() < 0.3:
-            life.dies_at = chance.randrange(1, chance.choice((40, 150)))
-        dies_at_s = world.clock.delay_s(5.0) if chance.random() < 0.3 else PATIENCE_S * (n_questions + 1)
-        life.task(_use_app(world, life, written, n_questions))
-        try:
-            async with asyncio.timeout(dies_at_s):
-                await has_ended.wait()
-        except TimeoutError:
-            life.die()
-        world.happened["app ended"] += 1
+        n_windows = 2 if written.chat_id is not None and chance.random() < 0.4 else 1
+        await asyncio.gather(*(_window(world, written) for _ in range(n_windows)))
         _check_chat(world, written)
+
+
+async def _window(world: World, written: _Written) -> None:
+    """Run an app until it ends, or is killed."""
+    chance = world.clock.chance
+    n_questions = chance.randrange(1, 5)
+    life = world.processes.new_life("the app")
+    world.disk.lives[life.pid] = life
+    has_ended = asyncio.Event()
+    life.on_end.append(has_ended.set)
+    if chance.random() < 0.3:
+        life.dies_at = chance.randrange(1, chance.choice((40, 150)))
+    dies_at_s = world.clock.delay_s(5.0) if chance.random() < 0.3 else PATIENCE_S * (n_questions + 1)
+    life.task(_use_app(world, life, written, n_questions))
+    try:
+        async with asyncio.timeout(dies_at_s):
+            await has_ended.wait()
+    except TimeoutError:
+        life.die()
+    world.happened["app ended"] += 1
 
 
 async def _use_app(world: World, life: Life, written: _Written, n_questions: int) -> None:

@@ -25,7 +25,7 @@ from app.protocol.chat import GenerationOptions
 from app.protocol.chat import Message as ChatMessage
 from quantizer.system.errors import UserError
 from tests.battery.world.disk import Fault
-from tests.battery.world.keepers import batcher, employer, storer, writer
+from tests.battery.world.keepers import batcher, converser, employer, storer, writer
 from tests.battery.world.world import PATIENCE_S, Client, World
 
 __all__ = ["Dialect", "people"]
@@ -294,7 +294,7 @@ def disk_faults(world: World) -> list[Fault]:
 def people(world: World) -> list[Any]:
     """Return the coroutines of some people, drawn anew for each world."""
     chance = world.clock.chance
-    kinds = (_asker, _asker, _asker, _chatter, _switcher, employer, storer, batcher, writer)
+    kinds = (_asker, _asker, _asker, _chatter, _switcher, employer, storer, converser, batcher, writer)
     drawn = [chance.choice(kinds) for _ in range(chance.randrange(2, 9))]
     return [_living(world, kind) for kind in (*drawn, _misfortune)]
 

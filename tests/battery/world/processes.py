@@ -299,10 +299,13 @@ class Processes:
     async def _batch(self, process: Process, url: str) -> int:
         """Answer a batch as `localllm batch` does; Ctrl-C ends it, and so does the end of the service, at once."""
         life = self.new_life("batch")
+        if self.clock.chance.random() < 0.15:
+            life.dies_at = self.clock.chance.randrange(1, 40)
         words = process.command
         source = Path(words[-1])
         output = Path(next(word for word in words if word.startswith("--output=")).removeprefix("--output="))
         answering = life.task(_answer_batch(process, self.network, url, source, output))
+        life.on_end.append(lambda: answering.done() or process.die(-signal.SIGKILL))
         listening = self.loop.outside(_until_line(process))
         try:
             await asyncio.wait({answering, listening}, return_when=asyncio.FIRST_COMPLETED)

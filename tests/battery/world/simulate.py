@@ -28,6 +28,7 @@ import time
 import warnings
 from collections import Counter
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -251,20 +252,23 @@ def main() -> None:
         os.environ["PYTHONHASHSEED"] = _HASH_SEED
         os.execv(sys.executable, [sys.executable, "-m", "tests.battery.world", *sys.argv[1:]])
     begun_s, happened, failed, simulated_s = time.monotonic(), Counter[str](), 0, 0.0
-    with tempfile.TemporaryDirectory() as root:
+    n_worlds = 0
+    # Ctrl-C prints what was tried
+    with suppress(KeyboardInterrupt), tempfile.TemporaryDirectory() as root:
         model_file = tiny_llama(Path(root) / "tiny.gguf", lambda writer: writer.add_chat_template(_TEMPLATE))
         for seed in range(options.seed, options.seed + options.worlds):
             with tempfile.TemporaryDirectory(dir=root) as folder:
                 ended = simulate(seed, model_file, Path(folder))
+            n_worlds += 1
             happened += ended.happened
             simulated_s += ended.simulated_s
             failed += bool(ended.faults)
             for fault in ended.faults:
-                print(f"seed {seed}: {fault}")
+                print(f"seed {seed}: {fault}", flush=True)
             if options.trace:
                 print(f"seed {seed}: {ended.digest} at {ended.simulated_s:.6f} s")
             if options.stop and failed:
                 break
     print(", ".join(f"{what}: {count:,}" for what, count in sorted(happened.items())))
-    print(f"{options.worlds:,} worlds of {simulated_s:,.0f} s in {time.monotonic() - begun_s:.0f} s")
-    finish(options.worlds, failed, options.seed)
+    print(f"{n_worlds:,} worlds of {simulated_s:,.0f} s in {time.monotonic() - begun_s:.0f} s")
+    finish(n_worlds, failed, options.seed)
