@@ -181,8 +181,14 @@ async def converser(world: World) -> None:
             await asyncio.sleep(world.clock.delay_s(chance.choice((0.05, 1.0, 5.0))))
             text = world.new_text()
             body = {"model": chance.choice(world.models), "input": f"<say>{text}</say>", "conversation": name}
-            reply = await chance.choice((http, other)).asked("POST", "/v1/responses", body)
-            if reply is None:
+            client = chance.choice((http, other))
+            try:  # once: what a service did of it before it died is there, and would be there twice
+                async with asyncio.timeout(PATIENCE_S):
+                    reply = await client.answered(partial(client.post, "/v1/responses", json=body), repeats=False)
+            except httpx.TransportError:
+                continue
+            except TimeoutError:
+                world.fault(f"a response of a conversation has no end after {PATIENCE_S:g} s")
                 continue
             if reply.status_code != 200:
                 world.check_error("a response of a conversation", reply.status_code, reply.text)

@@ -100,8 +100,8 @@ class Client(httpx.AsyncClient):
     def url(self) -> str:
         return str(self.base_url)
 
-    async def answered(self, ask: Callable[[], Awaitable[_Result]]) -> _Result:
-        """Return what `ask` does, asked again where the service ended meanwhile, or is not there yet."""
+    async def answered(self, ask: Callable[[], Awaitable[_Result]], *, repeats: bool = True) -> _Result:
+        """Return what `ask` does; if it `repeats`, asked again where the service ended or is not there yet."""
         world, service = self._world, self.service
         while True:
             life, was_there = service.life, service.is_listening
@@ -111,6 +111,8 @@ class Client(httpx.AsyncClient):
                 if was_there and not life.is_over:
                     world.fault(f"the connection is closed by a service that lives: {error!r}")
                 world.happened["connection closed"] += 1
+                if not repeats:
+                    raise
                 await asyncio.sleep(world.clock.delay_s(_AGAIN_AFTER_S) + 0.01)
 
     async def asked(self, method: str, path: str, body: object = None, **options: object) -> httpx.Response | None:
