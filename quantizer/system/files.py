@@ -86,7 +86,7 @@ def write_atomically(
             partial.unlink()
         raise
     if sync:
-        _remove_abandoned(path)
+        remove_abandoned(path.parent, f"{path.name}.")
         sync_folder(path.parent)
 
 
@@ -124,11 +124,12 @@ def replace_file(source: Path, target: Path) -> None:
             return
 
 
-def _remove_abandoned(path: Path) -> None:
-    # nobody else would remove what ended writers left, and it may hold a key
+def remove_abandoned(folder: Path, name: str = "") -> None:
+    """Remove what killed processes left of `write_atomically` in a folder, of the file `name` if one is given: nobody
+    else would, and it may be large, or hold a key."""
     with contextlib.suppress(OSError):
-        for partial in path.parent.iterdir():
-            if partial.name.startswith(f".{path.name}.") and (writer := writer_of(partial)):
+        for partial in folder.iterdir():
+            if partial.name.startswith(f".{name}") and (writer := writer_of(partial)):
                 from quantizer.system.process import is_process_alive  # slow, and hardly ever needed
 
                 if not is_process_alive(writer):
@@ -194,7 +195,7 @@ def why_unwritable(folder: Path) -> str:
         private_folder(folder)
         with open_private(probe, is_new=True) as file:
             file.write(bytes(_PROBE_BYTES))
-        _remove_abandoned(folder / "probe")
+        remove_abandoned(folder, "probe.")
     except FileExistsError as error:
         return f"{error.filename} is a file"
     except OSError as error:

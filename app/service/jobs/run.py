@@ -33,6 +33,7 @@ from quantizer.system.files import (
     open_private,
     private_folder,
     read_regular,
+    remove_abandoned,
     remove_lock,
     sorted_glob,
     try_lock,
@@ -307,6 +308,7 @@ class JobStore:
 
     def load(self) -> list[Job]:
         """Return the jobs that ended and those whose service is gone, oldest first; skip invalid files."""
+        remove_abandoned(self.folder)
         owners: dict[str, bool] = {}
         jobs = []
         for path in sorted_glob(self.folder, "*.json"):

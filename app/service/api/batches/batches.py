@@ -37,6 +37,7 @@ from quantizer.system.files import (
     open_regular,
     private_folder,
     read_regular,
+    remove_abandoned,
     remove_lock,
     sorted_glob,
     try_lock,
@@ -182,6 +183,7 @@ class BatchStore:
     def all(self) -> list[Batch]:
         """Return the batches, oldest first, without those that ended long ago, which are removed."""
         with explained(f"The batches in {self._folder} cannot be read", "Check its permissions."):
+            remove_abandoned(self._folder)
             found = []
             for path in sorted_glob(self._folder, "*.json"):
                 batch = self._read(path)

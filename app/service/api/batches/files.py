@@ -22,7 +22,15 @@ from typing_extensions import TypedDict
 from app.common.terminal import printable_line
 from app.service.http.errors import RefusedError
 from quantizer.system.errors import StorageError
-from quantizer.system.files import PRIVATE_FILE, explained, private_folder, read_regular, sorted_glob, write_atomically
+from quantizer.system.files import (
+    PRIVATE_FILE,
+    explained,
+    private_folder,
+    read_regular,
+    remove_abandoned,
+    sorted_glob,
+    write_atomically,
+)
 
 MAX_FILES = 1000
 MAX_TOTAL_BYTES = 4 << 30
@@ -78,6 +86,7 @@ class FileStore:
         """Return the files that `caller` sees, oldest first, and remove those of anybody that have expired or were
         never completed."""
         with explained(f"The files in {self._folder} cannot be read", "Check its permissions."):
+            remove_abandoned(self._folder)
             now_s = self._now_s()
             found, described = list[FileObject](), set[str]()
             for path in sorted_glob(self._folder, "*.json"):

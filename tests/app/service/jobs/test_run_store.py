@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import os
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
@@ -94,3 +95,13 @@ def test_a_log_contains_no_terminal_control_sequences(tmp_path: Path) -> None:
 
 def test_a_missing_log_is_empty(tmp_path: Path) -> None:
     assert JobLog(tmp_path / "a.log").read() == ""
+
+
+def test_a_job_that_a_killed_service_was_writing_leaves_nothing(tmp_path: Path) -> None:
+    folder = tmp_path / "jobs"
+    folder.mkdir()
+    left, running = folder / ".1a2b3c4d.json.99999999.0.tmp", folder / f".1a2b3c4d.json.{os.getpid()}.0.tmp"
+    for path in (left, running):
+        path.touch()
+    JobStore(folder).load()
+    assert list(folder.iterdir()) == [running]

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from app.service.api.batches.batches import BatchStore
 from tests.app.running import RunningService
 from tests.app.service.api import sdk
 
@@ -288,3 +289,13 @@ def test_a_batch_goes_on_by_itself_after_its_service_was_killed(start_service: S
         known = set(found)
     assert batch.status == "completed"
     assert sorted(answers) == sorted(f"r{number}" for number in range(n_requests))
+
+
+def test_a_batch_that_a_killed_service_was_writing_leaves_nothing(tmp_path: Path) -> None:
+    folder = tmp_path / "batches"
+    folder.mkdir()
+    left, running = folder / ".batch_1.json.99999999.0.tmp", folder / f".batch_1.json.{os.getpid()}.0.tmp"
+    for path in (left, running):
+        path.touch()
+    BatchStore(folder).all()
+    assert list(folder.iterdir()) == [running]

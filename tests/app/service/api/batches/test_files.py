@@ -83,3 +83,14 @@ def test_a_file_of_one_id_is_replaced_whole(store: FileStore) -> None:
         assert stored["bytes"] == len(b"".join(pieces))
         assert store.path_of(file_id).read_bytes() == b"".join(pieces)
     assert len(store.all()) == 1
+
+
+def test_a_file_that_a_killed_service_was_writing_leaves_nothing(tmp_path: Path) -> None:
+    """An upload may have been large."""
+    folder = tmp_path / "files"
+    folder.mkdir()
+    left, running = folder / ".file-1.data.99999999.0.tmp", folder / f".file-1.data.{os.getpid()}.0.tmp"
+    for path in (left, running):
+        path.touch()
+    FileStore(folder).all()
+    assert list(folder.iterdir()) == [running]
