@@ -128,6 +128,6 @@ def test_worlds_keep_every_promise_and_a_seed_is_the_same_world_each_time() -> N
     ],
 )
 def test_a_fault_that_is_planted_is_found(planted: str, found: str) -> None:
-    ran = _run("--worlds", "100", "--stop", planted=planted)
+    ran = _run("--worlds", "300", "--stop", planted=planted)
     assert ran.returncode == 1, ran.stdout + ran.stderr
     assert re.search(found, ran.stdout), ran.stdout

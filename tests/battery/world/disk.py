@@ -16,7 +16,7 @@ import re
 import sqlite3
 import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -63,12 +63,12 @@ class Fault:
 
 
 class Disk:
-    """The disk below `root`. `n_failed` operations failed so far."""
+    """The disk below `root`, which the processes `lives` use. `n_failed` operations failed so far."""
 
-    def __init__(self, root: Path, clock: Clock) -> None:
+    def __init__(self, root: Path, clock: Clock, lives: Mapping[int, Life]) -> None:
         self.faults: list[Fault] = []
         self.n_failed = 0
-        self.lives: dict[int, Life] = {}  # by their numbers
+        self._lives = lives
         self._root = f"{root}{os.sep}"
         self._clock = clock
         self._opened: dict[int, str] = {}  # paths by descriptor
@@ -98,7 +98,7 @@ class Disk:
             put(sqlite3, "connect", self._connect)
             put(files, "Lock", self._lock)
             yield
-        self.lives.clear()  # a module that was imported meanwhile may keep a function of this disk for ever
+        self._lives = {}  # a module that was imported meanwhile may keep a function of this disk for ever
 
     def fails(self, path: str) -> int:
         """Return the error that writing `path` ends with now, 0 for none."""
@@ -217,7 +217,7 @@ class Disk:
 
         class Process(real):  # type: ignore[misc, valid-type]
             def __new__(cls, pid: int | None = None) -> Any:
-                life = disk.lives.get(disk._pid() if pid is None else pid)
+                life = disk._lives.get(disk._pid() if pid is None else pid)
                 if life is None:
                     return real(pid)
                 if life.is_over:

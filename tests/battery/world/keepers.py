@@ -116,8 +116,8 @@ async def _stored_response(world: World, http: Client, body: dict[str, Any]) -> 
     if reply.status_code != 200:
         if "previous_response" in reply.text:
             world.fault(f"a stored response is lost: {reply.text[:200]}")
-        # an answer comes without being stored, unless nobody waits for it
-        stores = "background" in body
+        # an answer comes without being stored, unless nobody waits for it, or what came before cannot be opened
+        stores = "background" in body or "previous_response_id" in body
         world.check_error("a stored response", reply.status_code, reply.text, stores=stores)
         return None
     response: dict[str, Any] = reply.json()
@@ -191,7 +191,7 @@ async def converser(world: World) -> None:
                 world.fault(f"a response of a conversation has no end after {PATIENCE_S:g} s")
                 continue
             if reply.status_code != 200:
-                world.check_error("a response of a conversation", reply.status_code, reply.text)
+                world.check_error("a response of a conversation", reply.status_code, reply.text, stores=True)
                 if reply.status_code == 404:
                     world.fault(f"a conversation is lost: {reply.text[:200]}")
             elif reply.json()["store"]:
@@ -416,7 +416,6 @@ async def _window(world: World, written: _Written) -> None:
     chance = world.clock.chance
     n_questions = chance.randrange(1, 5)
     life = world.processes.new_life("the app")
-    world.disk.lives[life.pid] = life
     has_ended = asyncio.Event()
     life.on_end.append(has_ended.set)
     if chance.random() < 0.3:

@@ -190,7 +190,7 @@ class Processes:
         self.loop = SimulatedLoop(clock, self._start)
         self.most_bytes = 0
         self.running: dict[int, Process] = {}
-        self.lives: list[Life] = []
+        self.lives: dict[int, Life] = {}  # by their numbers
         self.network = Network(clock)
         self.errors: list[str] = []  # of the programs themselves
         self._model_bytes, self._step_s, self._load_s = model_bytes, step_s, load_s
@@ -200,7 +200,7 @@ class Processes:
     def new_life(self, name: str) -> Life:
         """Return a process that uses the disk: it has just begun, and does nothing yet."""
         life = Life(self.loop, self._new_pid(), name)
-        self.lives.append(life)
+        self.lives[life.pid] = life
         return life
 
     @property

@@ -30,6 +30,8 @@ if TYPE_CHECKING:
 
 __all__ = ["Service"]
 
+_MOST_LIVES = 100
+
 
 class Service:
     """The service at `port`. `life` is the process that runs or ran last, `models` and `jobs` are its own."""
@@ -41,6 +43,7 @@ class Service:
         self.life: Life
         self.port = settings.port
         self.is_listening = False
+        self._n_begun = 0
         self._world, self._settings, self._memory = world, settings, memory
         self._begin()
 
@@ -60,8 +63,12 @@ class Service:
 
     def _begin(self) -> None:
         world = self._world
+        self._n_begun += 1
+        if self._n_begun > _MOST_LIVES:
+            world.processes.errors.append(f"a service began {_MOST_LIVES} times")
+            world.processes.loop.stop()
+            return
         self.life = world.processes.new_life(f"the service at {self.port}")
-        world.disk.lives[self.life.pid] = self.life
         if world.clock.chance.random() < world.dies_at_operation:
             self.life.dies_at = world.clock.chance.randrange(1, world.clock.chance.choice((30, 300)))
         self.life.on_end.append(self._on_end)

@@ -125,7 +125,13 @@ def _simulate(seed: int, model_file: Path, folder: Path) -> Ended:
 
     loop.set_exception_handler(handle)
     world = World(
-        clock, processes, Disk(folder, clock), settings, names, chance.random() < 0.5, chance.choice((0.0, 0.0, 0.4))
+        clock,
+        processes,
+        Disk(folder, clock, processes.lives),
+        settings,
+        names,
+        chance.random() < 0.5,
+        chance.choice((0.0, 0.0, 0.4)),
     )
     with (
         living_by(clock),
@@ -138,7 +144,7 @@ def _simulate(seed: int, model_file: Path, folder: Path) -> Ended:
         except StuckError as stuck:
             world.fault(str(stuck))
         world.faults += [*unhandled, *world.network.faults, *processes.errors]
-        world.faults += [error for life in processes.lives for error in life.errors]
+        world.faults += [error for life in processes.lives.values() for error in life.errors]
         world.happened["operation of the disk failed"] += world.disk.n_failed
         if processes.most_bytes > total_bytes:
             world.fault(f"models held {processes.most_bytes} of {total_bytes} bytes at once")
@@ -164,7 +170,7 @@ def _bury(world: World) -> None:
     loop = world.processes.loop
     loop.set_exception_handler(lambda _loop, _context: None)
     asyncio.set_event_loop(loop)  # a `finally` may ask for it
-    for task in [task for life in world.processes.lives for task in life.unfinished]:
+    for task in [task for life in world.processes.lives.values() for task in life.unfinished]:
         task._log_destroy_pending = False  # type: ignore[attr-defined]
         for _ in range(_MOST_CLOSINGS):
             try:
@@ -198,6 +204,8 @@ async def _live(world: World, memory: FakeMemory) -> None:
         async with Client(world, service) as client:
             for check in world.checks:
                 await check(client)
+            for path in ("/v1/files", "/v1/batches"):  # which tidy up
+                await client.asked("GET", path)
     await asyncio.sleep(_ABORTED_WITHIN_S)
     for service in world.services:
         await _check_engines(world, service)
@@ -210,8 +218,10 @@ async def _live(world: World, memory: FakeMemory) -> None:
 
 
 def _check_left(world: World) -> None:
-    """Check that no task and no process outlives its service."""
-    dead = {task for life in world.processes.lives for task in life.unfinished}
+    """Check that no task and no process outlives its service, and no file its writer."""
+    for path in world.settings.data_dir.rglob(".*.tmp"):
+        world.fault(f"left by a process that has ended: {path.relative_to(world.settings.data_dir)}")
+    dead = {task for life in world.processes.lives.values() for task in life.unfinished}
     others = [task for task in asyncio.all_tasks() if task is not asyncio.current_task() and task not in dead]
     if others:
         world.fault(f"left at the end: {others[0]!r:.300}")
