@@ -284,7 +284,12 @@ def test_the_system_keeps_its_memory(total_gib: int, for_system_gib: int) -> Non
     assert without_system(machine).host.free_bytes == (total_gib - for_system_gib) << 30
     busy = processor_only(total_gib, total_gib / 2, 60)
     assert without_system(busy) == busy
-    for found in recommend_each(read_catalogue().models, Role, planning_context(Settings(), machine)):
+
+
+@pytest.mark.parametrize(("total_gib", "for_system_gib"), [(4, 1), (16, 4)])  # all roles take a second
+def test_no_recommendation_takes_what_the_system_keeps(total_gib: int, for_system_gib: int) -> None:
+    here = planning_context(Settings(), processor_only(total_gib, total_gib, 60))
+    for found in recommend_each(read_catalogue().models, Role, here):
         if found.model is not None:
             assert found.model.quant.fit.total_bytes <= (total_gib - for_system_gib) << 30
 
