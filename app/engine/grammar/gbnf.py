@@ -24,9 +24,9 @@ MAX_TIMES = 2000  # llama.cpp takes more for any number, and would let through w
 # request with "a"{5,2} took all memory of a machine of 24 GB, and others within 64 KiB of grammar 2 GiB and 5 s.
 MAX_WRITTEN_OUT = 500_000
 
-_WORD = re.compile(
-    r""""(?:\\.|[^"\\])*+"|\[(?:\\.|[^\]\\])*+\]|<[^>]*+>|#[^\r\n]*+|[\w-]++|\S""", re.DOTALL
-)  # a string, a character class, a token, a comment, a name or number, a sign
+# A string, a character class, a token, a comment, a name or number, a sign. One that is not closed goes to the end: 64
+# KiB of "[" took minutes, when the end of each was looked for.
+_WORD = re.compile(r""""(?:\\.|[^"\\])*+"?|\[(?:\\.|[^\]\\])*+\]?|<[^>]*+>?|#[^\r\n]*+|[\w-]++|\S""", re.DOTALL)
 _NUMBERED = re.compile(r"\\[uU]([0-9a-fA-F]{4}|[0-9a-fA-F]{8})")
 _ELEMENT = re.compile(r"\\x..|\\u.{4}|\\U.{8}|\\.|.", re.DOTALL)
 _NEEDS_ESCAPE = re.compile(r'["\\\x00-\x1F\x7F]')

@@ -280,6 +280,8 @@ async def _fetch_json(
     def parse_json(body: bytes) -> _Result:
         try:
             data = json.loads(body)
+            if b"\\ud" in body.lower():  # a pair of surrogates is a character, half of one is none, and can't be shown
+                json.dumps(data, ensure_ascii=False).encode()
         except (ValueError, RecursionError) as fault:
             raise TransientError("it sends invalid JSON") from fault
         return parse(data)

@@ -149,7 +149,8 @@ def main() -> None:
             path = options.inputs / f"{target.name}-{hashlib.sha1(key.encode()).hexdigest()[:8]}"
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_bytes(data)
-            print(f"{target.name}: {key}\n  {words[:300]}\n  {data[:200]!r}")
+            shown = words[:300].encode("utf-8", "backslashreplace").decode()  # may have half a surrogate pair
+            print(f"{target.name}: {key}\n  {shown}\n  {data[:200]!r}")
             print(f"  python -m tests.battery.fuzz --only {target.name} --input {path}", flush=True)
         spans = [
             " → ".join(f"{n:,}" for n in counts) if any(counts) else "" for counts in (outcome.edges, outcome.arcs)

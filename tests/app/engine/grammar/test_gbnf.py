@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import re
+import time
 
 import pytest
 
@@ -60,3 +61,11 @@ def test_repetitions_that_take_too_much_memory_when_written_out_are_refused(body
 )
 def test_an_ordinary_grammar_passes_and_a_malformed_one_is_left_to_llama_cpp(grammar: str) -> None:
     check_grammar(grammar)
+
+
+@pytest.mark.parametrize("part", ["[", "<", '"\\', "[\\", '"', "{", "#", "{1"])
+def test_what_is_not_closed_is_read_once(part: str) -> None:
+    """The end of each was looked for from there on: 64 KiB of brackets took minutes of the processor."""
+    begun_s = time.process_time()
+    check_grammar(f"root ::= {part * (65_000 // len(part))}")
+    assert time.process_time() - begun_s < 3

@@ -300,7 +300,7 @@ def _config(_folder: Path) -> Reader:
 
     def read(data: bytes) -> None:
         settings = document(data)
-        if not isinstance(settings, dict):
+        if not isinstance(settings, dict) or _has_half_a_pair(settings):  # refused where it is read
             return
         header = config_header(settings, "model")
         faults = list(header_faults(header))
@@ -308,6 +308,14 @@ def _config(_folder: Path) -> Reader:
         planning.plan(PlannedModel(header, header.tensors), wants_remedies=False)
 
     return read
+
+
+def _has_half_a_pair(value: object) -> bool:
+    try:
+        json.dumps(value, ensure_ascii=False).encode()
+    except UnicodeEncodeError:
+        return True
+    return False
 
 
 _CLASSES = (
