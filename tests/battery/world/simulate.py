@@ -141,7 +141,7 @@ def _simulate(seed: int, model_file: Path, folder: Path) -> Ended:
     ):
         try:
             loop.run_until_complete(_live(world, FakeMemory(total_bytes, sizes)))
-        except StuckError as stuck:
+        except (StuckError, RuntimeError) as stuck:  # RuntimeError: a service that never starts stops the loop
             world.fault(str(stuck))
         world.faults += [*unhandled, *world.network.faults, *processes.errors]
         world.faults += [error for life in processes.lives.values() for error in life.errors]
