@@ -36,7 +36,7 @@ from quantizer.convert.embedding_modules import (
 from quantizer.convert.source_model import FileTensor, SourceModel, SourceTensor, entries_of
 from quantizer.convert.tensor_mapping import map_tensors
 from quantizer.gguf.header import Entry, Header, OutputTensor, encode_entry, encode_header, file_bytes, planned_header
-from quantizer.gguf.hyperparameters import hyperparameter
+from quantizer.gguf.hyperparameters import hyperparameter, hyperparameter_faults
 from quantizer.gguf.sampling_keys import (
     GENERATION_CONFIG,
     NOTHING_STATED,
@@ -150,7 +150,10 @@ def config_header(settings: Mapping[str, Any], name: str) -> Header:
     ]
     entries = _hyperparameter_entries(architecture, config, architecture.hyperparameters)
     head = encode_header([encode_entry("general.architecture", architecture.gguf_name, "str"), *entries], tensors)
-    return planned_header(head, file_bytes(head, tensors), Path(f"{name}.gguf"))
+    header = planned_header(head, file_bytes(head, tensors), Path(f"{name}.gguf"))
+    for fault in hyperparameter_faults(header):  # as a conversion would find
+        raise CheckpointError(f"{name} cannot be converted: {fault}.", "Download the checkpoint again.")
+    return header
 
 
 def _hyperparameter_entries(

@@ -166,7 +166,9 @@ class LiteralArguments:
             self.rest = held.removeprefix(self._form.end)
             return "}" if self._n_arguments else "{}"
         found = self._form.key.match(held[:256])
-        if found and (found.end() < len(held) or self._is_final):
+        # What could not become a key when it came in pieces is none when it comes at once.
+        is_key = found is not None and self._form.begun_key.fullmatch(found[0]) is not None
+        if found and is_key and (found.end() < len(held) or self._is_final):
             self._held = held[found.end() :]
             return self._begin(found["key"])
         if not held or (not self._is_final and len(held) < 256 and self._form.begun_key.fullmatch(held)):

@@ -73,7 +73,8 @@ def fuzzed(
             with tempfile.TemporaryDirectory() as folder:
                 read = target.opened(Path(folder))
                 seeds = set[Any]().union(*(arcs_of(target, read, data) for data in target.seeds()))
-                inputs = [path.read_bytes() for path in sorted(corpus.iterdir())]
+                found = (path.read_bytes() for path in sorted(corpus.iterdir()))
+                inputs = [data for data in found if attempt(target, read, data) is None]  # a failure is to be mended
                 kept, arcs, reached = smallest_cover(target, read, inputs, _MAX_CORPUS_BYTES)
             write_corpus(target, kept)
             outcome.arcs = (len(seeds), len(reached), len(arcs))

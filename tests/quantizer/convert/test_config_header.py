@@ -14,6 +14,7 @@ from quantizer.convert.source_model import FileTensor
 from quantizer.convert.tensor_mapping import map_tensors
 from quantizer.gguf.gguf_reader import LocalFile
 from quantizer.gguf.tensor_types import tensor_type_named
+from tests.quantizer.checkpoints import TinyLlama
 
 OUTLINES: dict[str, dict[str, Any]] = json.loads((Path(__file__).parents[1] / "outlines.json").read_text())
 
@@ -51,8 +52,14 @@ def test_a_published_model_has_the_bytes_of_its_file() -> None:
 
 
 @pytest.mark.parametrize(
-    "changes", [{"architectures": ["Nobody"]}, {"hidden_size": None}, {"rms_norm_eps": 1e300}, {"hidden_size": "many"}]
+    "changes",
+    [{"architectures": ["Nobody"]}, {"hidden_size": None}, {"rms_norm_eps": 1e300}, {"hidden_size": "many"}],
 )
 def test_settings_that_make_no_sense_are_refused_in_a_sentence(changes: dict[str, Any]) -> None:
     with pytest.raises(CheckpointError):
         config_header(OUTLINES["qwen3"]["config"] | changes, "model")
+
+
+def test_what_a_conversion_would_refuse_is_refused_before_the_download() -> None:
+    with pytest.raises(CheckpointError, match="model cannot be converted: its number of rope dimensions is odd"):
+        config_header({**TinyLlama().config(), "head_dim": 1}, "model")

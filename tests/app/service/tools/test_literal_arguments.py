@@ -127,3 +127,9 @@ def test_deep_elements_do_not_end_the_stack() -> None:
     form, depth = ElementForm("]<]minimax[>["), 5000
     text = "]<]minimax[>[<a>" * depth + "x" + "]<]minimax[>[</a>" * depth + form.end
     assert read(form, text)[1] == ""
+
+
+@pytest.mark.parametrize("text", ['\\a=1, b="x")', "a/b=1)", "é.x=1)", '"a"=1)', "@=1)", "a=1, \\=2)"])
+def test_an_argument_is_read_alike_whether_it_comes_at_once_or_by_letters(text: str) -> None:
+    schema = {"properties": {"a": {}, "b": {}}}
+    assert read(PYTHON, text, schema) == read(PYTHON, text, schema, size=1)
