@@ -51,13 +51,15 @@ def compare(tokens: Sequence[int], alone: ReferenceAnswer) -> tuple[Match, int]:
     return (Match.WITHIN if is_tie else Match.BEYOND), n_same
 
 
-def compare_text(text: str, pieces: Sequence[bytes], alone: ReferenceAnswer) -> tuple[Match, int]:
+def compare_text(
+    text: str, pieces: Sequence[bytes], alone: ReferenceAnswer, margin: float = MARGIN
+) -> tuple[Match, int]:
     """Do the same as `compare` if only the text is known; `pieces` are those of the reference."""
     stream, known = IncrementalDetokenizer(), ""
     for n_same, piece in enumerate(pieces):
         known += stream.push(piece)
         if not text.startswith(known):
-            return (Match.WITHIN if alone.margins[n_same] <= MARGIN else Match.BEYOND), n_same
+            return (Match.WITHIN if alone.margins[n_same] <= margin else Match.BEYOND), n_same
     return (Match.EQUAL if text == known + stream.finish() else Match.BEYOND), len(pieces)
 
 
