@@ -474,7 +474,8 @@ def _sources(flags: Mapping[str, object], environment: Mapping[str, str]) -> Ite
     """Yield each source with its values, later ones winning."""
     path = settings_file(environment)
     try:
-        of_file = tomllib.loads(read_regular(path).decode())
+        # LOCALLLM_CONFIG=/dev/null is how scripts say "no settings file"
+        of_file = {} if path == Path(os.devnull) else tomllib.loads(read_regular(path).decode())
     except FileNotFoundError:
         of_file = {}
     except (OSError, ValueError, RecursionError) as error:  # a number of 5,000 digits is a plain ValueError

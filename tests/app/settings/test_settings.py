@@ -151,6 +151,13 @@ def test_a_file_that_no_parser_takes_is_an_error_with_its_path(text: str, tmp_pa
     assert path.read_text() == text
 
 
+def test_the_null_device_is_a_settings_file_without_settings(tmp_path: Path) -> None:
+    without = load_settings({}, {"LOCALLLM_CONFIG": str(tmp_path / "none.toml")})
+    assert load_settings({}, {"LOCALLLM_CONFIG": os.devnull}) == without
+    with pytest.raises(UserError):
+        write_setting(Path(os.devnull), "port", 1)
+
+
 def test_a_file_that_cannot_be_written_is_an_error_with_its_path(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(StorageError, match="config"):
