@@ -250,19 +250,21 @@ COUNTERS = EngineCounters(
 
 
 class MeasuredClient(ScriptedClient):
-    """A service whose model makes more tokens between any two of the first looks that the metrics screen has, and then
-    stands still, as its clock does."""
+    """A service whose model makes tokens between the first two looks that the metrics screen has, and then stands
+    still, as its clock does: a slow machine has time for more looks before the picture."""
 
-    n_looks = 0
+    n_looks = 1
+    is_watched = False
 
     def clock(self) -> float:
         return self.n_looks / 2
 
     async def status(self) -> ServiceStatus:
-        if self.plan_requests and self.n_looks < 3:
-            self.n_looks += 1
-        counters = replace(COUNTERS, n_output_tokens=self.n_looks**2 * 12)
+        if self.is_watched:
+            self.n_looks = 2
+        counters = replace(COUNTERS, n_output_tokens=self.n_looks * 24)
         self.model = replace(READY, counters=counters, occupancy=Occupancy(1, 2, 900, 2048), n_bytes=400 << 20)
+        self.is_watched = bool(self.plan_requests)  # the screen makes one beside its first look
         return await super().status()
 
 
