@@ -28,7 +28,7 @@ from app.service.api.responses.responses import (
     ResponseStatus,
     ResponseStreamEvents,
 )
-from app.service.api.responses.store import Kind, ResponseStore
+from app.service.api.responses.store import Kind, RemovedError, ResponseStore
 from app.service.generation.chat import ChatTurn, chat_generation
 from app.service.generation.generation import Answer, Delta
 from app.service.generation.media import PromptMedia
@@ -40,7 +40,6 @@ from quantizer.system.errors import StorageError, UserError
 from quantizer.system.process import is_process_alive
 
 LOST = "its service ended before the answer was whole, or could not store it."
-_DELETED = "It was deleted."
 _STORED = (
     "Only what is stored can be named; the settings responses_size and responses_days limit how much and how long."
 )
@@ -110,48 +109,6 @@ async def _earlier(store: ResponseStore, runs: Runs, body: ResponsesBody | Input
 
 def not_found(kind: Kind, name: str) -> RefusedError:
     return RefusedError(404, "not_found", f"{kind.title()} with id {name[:80]!r} not found.", _STORED)
-
-
-async def keep(
-    store: ResponseStore, context: Context, response: ResponseObject, *, extends: bool = True, is_again: bool = False
-) -> ResponseObject:
-    """Store `response` where it is to be, and return it as it is answered: one that cannot be stored has a warning. It
-    `extends` the conversation that it belongs to. One that `is_again` stored may have been deleted meanwhile."""
-    try:
-        cause = await _store(store, context, response, extends=extends, is_again=is_again)
-    except StorageError as error:
-        log_event("service", f"A response is not stored: {error}")
-        cause = message_of(error, hide_paths=True)
-    if not cause:
-        return response
-    warnings = [*response.get("warnings", ()), f"The response is not stored. {cause}"]
-    return {**response, "store": False, "warnings": warnings}
-
-
-async def _store(
-    store: ResponseStore,
-    context: Context,
-    response: ResponseObject,
-    process: int = 0,
-    *,
-    extends: bool,
-    is_again: bool = False,
-) -> str:
-    """Store `response` as `keep` says; `process` answers it in the background. Return why it was not stored, "" where
-    it was or is not to be. Raises StorageError."""
-    conversation = response["conversation"] if extends else None
-    if not (response["store"] or conversation):
-        return ""
-    new = context.for_store(by_position=response["conversation"] is None)
-    outputs = cast("list[Item]", response["output"])
-    if conversation and not await store.extend(conversation["id"], [*new, *outputs]):
-        return "Its conversation has been deleted."
-    if response["store"]:
-        kept = {name: value for name, value in response.items() if name not in ("output", "warnings")}
-        items = [*context.earlier, *new]
-        if not await store.add(Kind.RESPONSE, kept, items, outputs, process, is_again=is_again):
-            return _DELETED if is_again else "It is larger than the setting responses_size."
-    return ""
 
 
 _DEFAULT_LIMIT, _MOST = 20, 100  # source: openai 3.54, `InputItemListParams`
@@ -224,6 +181,7 @@ class Exchange:
         self._reports_progress = bool(body.return_progress)
         self._counts_tokens = bool(body.timings_per_token)
         self._left_out = ""  # the notice of what truncation has left out
+        self.was_deleted = False  # while it was answered in the background, by a client of another service
         formatter = ResponseFormatter(
             turn.request.request_id,
             model.ref.id,
@@ -241,13 +199,13 @@ class Exchange:
         """Store the response as one that waits in the background, and return its first events. Raises StorageError, and
         RequestError for one that is too large: what is not stored is lost with the connection."""
         queued = self.events.so_far("queued")
-        if cause := await _store(self._store, self._context, queued, os.getpid(), extends=False):
+        if cause := await self._add(queued, os.getpid(), extends=False):
             raise RequestError(f"A response with background has to be stored. {cause}", "Leave out background.")
         return list(self.events.opening("queued"))
 
     async def end(self, response: ResponseObject) -> Event:
         """Store `response`, which ended without its whole answer, and return its event."""
-        return self.events.last(await keep(self._store, self._context, response, extends=False, is_again=True))
+        return self.events.last(await self._keep(response, extends=False, is_again=True))
 
     async def whole(self) -> ResponseObject:
         async with aclosing(self.answer()) as events:
@@ -290,8 +248,39 @@ class Exchange:
                 if answer.is_finished:
                     for event in events.closing(answer):
                         yield event
-                    ended = events.ended(answer)
-                    yield events.last(await keep(self._store, self._context, ended, is_again=was_queued))
+                    yield events.last(await self._keep(events.ended(answer), is_again=was_queued))
+
+    async def _keep(self, response: ResponseObject, *, extends: bool = True, is_again: bool = False) -> ResponseObject:
+        """Store `response` where it is to be, and return it as it is answered: one that cannot be stored has a warning.
+        It `extends` the conversation that it belongs to. One that `is_again` stored may have been deleted meanwhile."""
+        try:
+            cause = await self._add(response, extends=extends, is_again=is_again)
+        except RemovedError:
+            self.was_deleted, cause = True, "It was deleted."
+        except StorageError as error:
+            log_event("service", f"A response is not stored: {error}")
+            cause = message_of(error, hide_paths=True)
+        if not cause:
+            return response
+        warnings = [*response.get("warnings", ()), f"The response is not stored. {cause}"]
+        return {**response, "store": False, "warnings": warnings}
+
+    async def _add(self, response: ResponseObject, process: int = 0, *, extends: bool, is_again: bool = False) -> str:
+        """Store `response` as `_keep` says; `process` answers it in the background. Return why it was not stored, ""
+        where it was or is not to be. Raises StorageError, and RemovedError for one that is not there again."""
+        conversation = response["conversation"] if extends else None
+        if not (response["store"] or conversation):
+            return ""
+        new = self._context.for_store(by_position=response["conversation"] is None)
+        outputs = cast("list[Item]", response["output"])
+        if conversation and not await self._store.extend(conversation["id"], [*new, *outputs]):
+            return "Its conversation has been deleted."
+        if response["store"]:
+            kept = {name: value for name, value in response.items() if name not in ("output", "warnings")}
+            items = [*self._context.earlier, *new]
+            if not await self._store.add(Kind.RESPONSE, kept, items, outputs, process, is_again=is_again):
+                return "It is larger than the setting responses_size."
+        return ""
 
     async def _parts(self) -> AsyncGenerator[tuple[Answer, Delta | None] | PromptProgress, None]:
         """Yield the parts of the answer, to the newest turns where all are too long and `truncation` is auto."""
@@ -369,7 +358,7 @@ class Run:
     @property
     def was_deleted(self) -> bool:
         """Whether the response was deleted while it was answered, which another service does not say."""
-        return self.has_ended and any(_DELETED in warning for warning in self.response.get("warnings", ()))
+        return self._exchange.was_deleted
 
     async def follow(self, after: int = -1) -> AsyncGenerator[Event, None]:
         """Yield the events with a higher number than `after`, until the last one."""

@@ -110,6 +110,10 @@ class StoreLimits:
         return cls(0 if size == "0" else parse_byte_size(size), settings.responses_days)
 
 
+class RemovedError(Exception):
+    """What was to be stored again is not there any more."""
+
+
 class ResponseStore:
     """The records of a data folder. Every method raises StorageError where the file cannot be used."""
 
@@ -142,13 +146,14 @@ class ResponseStore:
         *,
         is_again: bool = False,
     ) -> bool:
-        """Store `value` under its id, or replace it; one that `is_again` stored only where nobody, such as a client of
-        another service, has removed it meanwhile. Return whether it stays: one larger than the file does not."""
+        """Store `value` under its id, or replace it. Return whether it stays: one larger than the file does not. Raises
+        RemovedError where it `is_again` stored, and somebody, such as a client of another service, has removed it
+        meanwhile."""
 
         def run() -> bool:
             with self._database.writing() as connection:
                 if is_again and _row_id(connection, kind, value["id"]) is None:
-                    return False
+                    raise RemovedError
                 row_id = _put(connection, kind, value, self._used_s(), process)
                 shared = {name: value[name] for name in _REPEATED if name in value}
                 _add_items(connection, row_id, [{"id": "", **shared}], _SHARED)  # no reference has this id

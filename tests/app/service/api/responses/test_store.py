@@ -15,7 +15,7 @@ from typing import Any, NoReturn
 import pytest
 
 from app.common.database import Database
-from app.service.api.responses.store import FILE_NAME, Kind, ResponseStore, StoreLimits
+from app.service.api.responses.store import FILE_NAME, Kind, RemovedError, ResponseStore, StoreLimits
 from app.settings.settings import Settings
 from quantizer.system.errors import StorageError
 
@@ -262,6 +262,15 @@ async def test_one_that_is_larger_than_the_limit_is_not_stored(tmp_path: Path) -
     async with opened(tmp_path, StoreLimits(200_000, 0)) as store:
         assert not await store.add(Kind.RESPONSE, {"id": "resp_1"}, [asked("msg_1", "x" * 300_000)])
         assert await store.add(Kind.RESPONSE, {"id": "resp_2"}, [asked("msg_2", "x")])
+
+
+async def test_what_is_stored_again_and_became_too_large_was_not_removed_by_anybody(tmp_path: Path) -> None:
+    async with opened(tmp_path, StoreLimits(200_000, 0)) as store:
+        assert await store.add(Kind.RESPONSE, {"id": "resp_1"}, [asked("msg_1", "x")])
+        longer = [asked("msg_1", "x" * 300_000)]
+        assert not await store.add(Kind.RESPONSE, {"id": "resp_1"}, longer, is_again=True)
+        with pytest.raises(RemovedError):
+            await store.add(Kind.RESPONSE, {"id": "resp_1"}, longer, is_again=True)
 
 
 async def test_a_conversation_grows_and_shrinks(tmp_path: Path) -> None:
