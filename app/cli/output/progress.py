@@ -9,7 +9,7 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Callable, Iterator
-from typing import Self, TypeVar
+from typing import Any, Self, TypeVar
 
 import click
 from rich.console import Console
@@ -34,12 +34,30 @@ _EVERY_S = 0.1
 _LOG_EVERY_S = 60.0
 
 
+class _LogLines:
+    """What takes the events of a bar where nobody sees one: a line on stderr for each minute."""
+
+    def __init__(self, now: Callable[[], float]) -> None:
+        self._now = now
+        self._written_s = now()
+
+    def emit(self, **line: Any) -> None:
+        if line["event"] == "note":
+            click.echo(printable(line["text"]), err=True)
+        elif self._now() - self._written_s >= _LOG_EVERY_S:
+            self._written_s = self._now()
+            scale, unit = (1e6, " MB") if line["unit"] == "bytes" else (1, "")
+            total = f" of {line['n_total'] / scale:,.0f}" if line["n_total"] else ""
+            left = f", about {max(1, round(line['remaining_s'] / 60))} min left" if line["remaining_s"] else ""
+            click.echo(printable(f"{line['title']}: {line['n_done'] / scale:,.0f}{total}{unit}{left}."), err=True)
+
+
 class EventBar:
     """A bar as `step` events, at most ten a second: title, how much of how much, how fast, how much longer."""
 
     def __init__(
         self,
-        events: JobEvents,
+        events: JobEvents | _LogLines,
         title: str,
         n_total: int | None,
         *,
@@ -87,40 +105,6 @@ class EventBar:
             remaining_s=n_left / per_s if per_s > 0 and n_left is not None else None,
         )
         self._emitted_s, self._is_emitted = self._now(), True
-
-
-class _LogLines:
-    """The same as a line on stderr for each minute."""
-
-    def __init__(self, title: str, n_total: int | None, is_bytes: bool, now: Callable[[], float]) -> None:
-        self._title, self._n_total, self._is_bytes = title, n_total, is_bytes
-        self._now = now
-        self._begun_s = self._written_s = now()
-
-    def begin(self) -> None:
-        """Write nothing yet: most work ends within a minute."""
-
-    def end(self) -> None:
-        """Write nothing: what comes next says that this has ended."""
-
-    def update(self, *, n_done: int | None = None, n_total: int | None = None, title: str | None = None) -> None:
-        self._title = self._title if title is None else title
-        self._n_total = self._n_total if n_total is None else n_total
-        now_s = self._now()
-        if n_done is None or now_s - self._written_s < _LOG_EVERY_S:
-            return
-        self._written_s = now_s
-        scale, unit = (1e6, " MB") if self._is_bytes else (1, "")
-        line = f"{self._title}: {n_done / scale:,.0f}"
-        if self._n_total:
-            left_s = (self._n_total - n_done) * (now_s - self._begun_s) / max(n_done, 1)
-            line += f" of {self._n_total / scale:,.0f}{unit}, about {max(1, round(left_s / 60))} min left"
-        else:
-            line += unit
-        self.note(f"{line}.")
-
-    def note(self, sentence: str) -> None:
-        click.echo(printable(sentence), err=True)
 
 
 class _TerminalBar:
@@ -178,13 +162,11 @@ class Shown:
     ) -> None:
         context = click.get_current_context(silent=True)
         events = context.find_object(JobEvents) if context else None
-        self.bar: EventBar | _TerminalBar | _LogLines
-        if events:
-            self.bar = EventBar(events, title, n_total, is_bytes=is_bytes)
-        elif Console(stderr=True).is_terminal:
+        self.bar: EventBar | _TerminalBar
+        if events is None and Console(stderr=True).is_terminal:
             self.bar = _TerminalBar(title, n_total, is_bytes)
         else:
-            self.bar = _LogLines(title, n_total, is_bytes, now)
+            self.bar = EventBar(events or _LogLines(now), title, n_total, is_bytes=is_bytes, now=now)
 
     def __enter__(self) -> Self:
         self.bar.begin()
