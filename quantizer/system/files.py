@@ -226,13 +226,7 @@ def open_regular(path: Path, buffering: int = -1) -> BufferedReader | FileIO:
     regular file, which is not opened: a FIFO would wait for a writer without end, a device may do anything. Raises
     OSError. Only this opens such files: see tests/quantizer/system/test_foreign_files.py."""
     check_regular(path)
-    # Without O_NONBLOCK a FIFO that came after the look would wait for its writer.
-    number = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0))
-    try:
-        _check_regular(path, os.fstat(number).st_mode)
-    except BaseException:
-        os.close(number)
-        raise
+    number = _opened_regular(path, os.O_RDONLY)
     return cast("BufferedReader | FileIO", os.fdopen(number, "rb", buffering))
 
 
@@ -241,14 +235,18 @@ def open_partial(path: Path, *, appends: bool = False) -> BinaryIO:
     folder may be others' too, as /tmp is: no link is followed. Raises UnsuitableFileError for anything but a regular
     file, OSError."""
     flags = os.O_RDWR | os.O_CREAT | (os.O_APPEND if appends else 0)
-    flags |= getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0) | getattr(os, "O_NOFOLLOW", 0)
-    number = os.open(path, flags, 0o666)
+    return os.fdopen(_opened_regular(path, flags | getattr(os, "O_NOFOLLOW", 0)), "r+b", 0)
+
+
+def _opened_regular(path: Path, flags: int) -> int:
+    # Without O_NONBLOCK a FIFO that came after a look would wait for its other end.
+    number = os.open(path, flags | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0), 0o666)
     try:
         _check_regular(path, os.fstat(number).st_mode)
     except BaseException:
         os.close(number)
         raise
-    return os.fdopen(number, "r+b", 0)
+    return number
 
 
 def check_regular(path: Path) -> None:

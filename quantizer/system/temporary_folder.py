@@ -17,13 +17,13 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Literal, TypeAlias
+from typing import Literal, TypeAlias, get_args
 
 from quantizer.system.files import explained, last_use_s, remove_lock, sorted_glob, try_lock
 
 Purpose: TypeAlias = Literal["load", "imatrix", "launch", "bench", "edit"]
 _PREFIX = "localllm-"
-_NAME = re.compile(rf"{_PREFIX}(load|imatrix|launch|bench|edit)-\w+")
+_NAME = re.compile(rf"{_PREFIX}({'|'.join(get_args(Purpose))})-\w+")
 _LOCK = ".in-use.lock"
 _LEAST_AGE_S = 60.0  # one that was made just now may not be locked yet
 _UNLOCKED_AGE_S = 24 * 3600.0  # former versions lock none
