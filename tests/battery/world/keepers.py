@@ -463,17 +463,25 @@ async def _chat(world: World, written: _Written, n_questions: int) -> None:
         for _ in range(n_questions):
             await asyncio.sleep(world.clock.delay_s(1.0))
             text = world.new_text()
-            chat.ask(MessageContent(role="user", content=f"<say>{text}</say>"))
-            stops = chance.random() < 0.2
-            try:
-                async with asyncio.timeout(chance.choice((0.01, 0.3, 3.0)) if stops else PATIENCE_S):
-                    await asyncio.shield(asyncio.ensure_future(chat.wait()))
-            except TimeoutError:
-                if not stops:
-                    world.fault(f"a chat has no end after {PATIENCE_S:g} s")
-                await chat.stop()
+            await ask_in_chat(world, chat, f"<say>{text}</say>", stops=0.2)
             _note_answer(world, chat, text, written)
         await chat.close()
+
+
+async def ask_in_chat(world: World, chat: OpenChat, question: str, *, stops: float) -> bool:
+    """Ask, and wait for the answer or, with the chance `stops`, stop it after a while. Return whether it was."""
+    chance = world.clock.chance
+    chat.ask(MessageContent(role="user", content=question))
+    is_impatient = chance.random() < stops
+    try:
+        async with asyncio.timeout(chance.choice((0.01, 0.3, 3.0)) if is_impatient else PATIENCE_S):
+            await asyncio.shield(asyncio.ensure_future(chat.wait()))
+    except TimeoutError:
+        if not is_impatient:
+            world.fault(f"a chat has no end after {PATIENCE_S:g} s")
+        await chat.stop()
+        return True
+    return False
 
 
 def _note_answer(world: World, chat: OpenChat, text: str, written: _Written) -> None:

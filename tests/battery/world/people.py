@@ -17,7 +17,7 @@ from functools import partial
 from typing import Any
 
 from app.chat.backend import ConnectionState, LoadedModel
-from app.chat.conversation import Message, MessageContent, MessageState
+from app.chat.conversation import Message, MessageState
 from app.chat.repository import InMemoryChatRepository
 from app.chat.session import OpenChat
 from app.client.service_client import ServiceClient
@@ -25,7 +25,7 @@ from app.protocol.chat import GenerationOptions
 from app.protocol.chat import Message as ChatMessage
 from quantizer.system.errors import UserError
 from tests.battery.world.disk import Fault
-from tests.battery.world.keepers import batcher, converser, employer, storer, writer
+from tests.battery.world.keepers import ask_in_chat, batcher, converser, employer, storer, writer
 from tests.battery.world.world import PATIENCE_S, Client, World
 
 __all__ = ["Dialect", "people"]
@@ -182,15 +182,7 @@ async def _chatter(world: World) -> None:
             text = world.text()
             question = f"<say>{text}</say>"
             expected[question] = text
-            chat.ask(MessageContent(role="user", content=question))
-            stops = chance.random() < 0.3
-            try:
-                async with asyncio.timeout(chance.choice((0.01, 0.3, 3.0)) if stops else PATIENCE_S):
-                    await asyncio.shield(asyncio.ensure_future(chat.wait()))
-            except TimeoutError:
-                if not stops:
-                    world.fault(f"a chat has no end after {PATIENCE_S:g} s")
-                await chat.stop()
+            if await ask_in_chat(world, chat, question, stops=0.3):
                 world.happened["stopped"] += 1
             _check_chat(world, chat, expected)
         await chat.close()

@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import json
-import os
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
@@ -12,6 +11,7 @@ from app.protocol.codec import encode
 from app.protocol.job import Job
 from app.service.jobs.run import MAX_LOG_BYTES, JobLog, JobStore
 from quantizer.system.errors import StorageError
+from tests.app.killed_writer import partial_files
 
 JOB = Job(id="ab12", kind="tune", title="Tune guide", arguments={"model": "guide"}, created_s=1.0)
 
@@ -99,9 +99,6 @@ def test_a_missing_log_is_empty(tmp_path: Path) -> None:
 
 def test_a_job_that_a_killed_service_was_writing_leaves_nothing(tmp_path: Path) -> None:
     folder = tmp_path / "jobs"
-    folder.mkdir()
-    left, running = folder / ".1a2b3c4d.json.99999999.0.tmp", folder / f".1a2b3c4d.json.{os.getpid()}.0.tmp"
-    for path in (left, running):
-        path.touch()
+    running = partial_files(folder, "1a2b3c4d.json")
     JobStore(folder).load()
     assert list(folder.iterdir()) == [running]

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from app.service.api.batches.batches import BatchStore
+from tests.app.killed_writer import partial_files
 from tests.app.running import RunningService
 from tests.app.service.api import sdk
 
@@ -293,9 +294,6 @@ def test_a_batch_goes_on_by_itself_after_its_service_was_killed(start_service: S
 
 def test_a_batch_that_a_killed_service_was_writing_leaves_nothing(tmp_path: Path) -> None:
     folder = tmp_path / "batches"
-    folder.mkdir()
-    left, running = folder / ".batch_1.json.99999999.0.tmp", folder / f".batch_1.json.{os.getpid()}.0.tmp"
-    for path in (left, running):
-        path.touch()
+    running = partial_files(folder, "batch_1.json")
     BatchStore(folder).all()
     assert list(folder.iterdir()) == [running]

@@ -9,6 +9,7 @@ import pytest
 from app.service.api.batches import files
 from app.service.api.batches.files import FileStore
 from app.service.http.errors import RefusedError
+from tests.app.killed_writer import partial_files
 
 
 class Clock:
@@ -88,9 +89,6 @@ def test_a_file_of_one_id_is_replaced_whole(store: FileStore) -> None:
 def test_a_file_that_a_killed_service_was_writing_leaves_nothing(tmp_path: Path) -> None:
     """An upload may have been large."""
     folder = tmp_path / "files"
-    folder.mkdir()
-    left, running = folder / ".file-1.data.99999999.0.tmp", folder / f".file-1.data.{os.getpid()}.0.tmp"
-    for path in (left, running):
-        path.touch()
+    running = partial_files(folder, "file-1.data")
     FileStore(folder).all()
     assert list(folder.iterdir()) == [running]
