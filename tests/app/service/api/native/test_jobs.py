@@ -7,6 +7,7 @@ import json
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from contextlib import aclosing
 from pathlib import Path
 
 import pytest
@@ -56,8 +57,8 @@ def n_bytes_of(path: str) -> int:
 
 
 async def until(client: ServiceClient, job: Job, is_so: Callable[[Job], bool]) -> Job:
-    async with asyncio.timeout(30):
-        async for seen in client.watch_job(job.id):
+    async with asyncio.timeout(30), aclosing(client.watch_job(job.id)) as watched:
+        async for seen in watched:
             if is_so(seen):
                 return seen
     raise AssertionError("the job ended first")
@@ -93,9 +94,10 @@ async def test_closing_a_stream_stops_no_job_and_two_watchers_see_the_same_end(o
         await leaving.aclose()
 
         async def last_of_all() -> Job:
-            async for seen in other.watch_jobs():
-                if seen.id == job.id and seen.has_ended:
-                    return seen
+            async with aclosing(other.watch_jobs()) as watched:
+                async for seen in watched:
+                    if seen.id == job.id and seen.has_ended:
+                        return seen
             raise AssertionError("the service ended first")
 
         ends = await asyncio.gather(end_of(client, job), end_of(other, job), last_of_all())
