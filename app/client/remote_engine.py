@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
+from contextlib import aclosing
 from dataclasses import replace
 from typing import Any
 
@@ -142,11 +143,12 @@ class RemoteEngine(HttpConnection):
     async def _streamed(self, path: str, body: Mapping[str, Any]) -> AsyncGenerator[AnswerEvent, None]:
         reply = _Reply(self._clock, ends_thoughts=self._is_llamacpp)
         asked = {"return_progress": True} if self._is_llamacpp else {}
-        async for event in self.events("POST", path, {**asked, **body}):
-            with self._parsing():
-                delta = reply.add(event)
-            if delta:
-                yield delta
+        async with aclosing(self.events("POST", path, {**asked, **body})) as events:
+            async for event in events:
+                with self._parsing():
+                    delta = reply.add(event)
+                if delta:
+                    yield delta
         if rest := reply.rest():
             yield rest
         with self._parsing():

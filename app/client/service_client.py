@@ -6,6 +6,7 @@ Owns these calls. Independent of how the service is started (`app.client.launche
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Mapping, Sequence
+from contextlib import aclosing
 from typing import Any
 from urllib.parse import quote, urlencode
 
@@ -167,10 +168,11 @@ class ServiceClient(Connection):
         """Let the model read what a question is certain to begin with: as `chat` would send it, its last message as far
         as it is written. Yield how much is read, last all of it. Ends early where a question comes first, at once where
         nothing may be read now. Closing the iterator ends it; what was read stays cached."""
-        async for event in self.events(
-            "POST", f"{_ROOT}/read-ahead", {**_APART, **chat_body(messages, model, options)}
-        ):
-            yield decode(PromptProgress, event)
+        async with aclosing(
+            self.events("POST", f"{_ROOT}/read-ahead", {**_APART, **chat_body(messages, model, options)})
+        ) as events:
+            async for event in events:
+                yield decode(PromptProgress, event)
 
     async def _streamed(self, path: str, body: Mapping[str, Any]) -> AsyncGenerator[AnswerEvent, None]:
         reason = "stop"
@@ -178,30 +180,31 @@ class ServiceClient(Connection):
         timings: dict[str, Any] = {}
         calls = CallReader()
         reported = {"timings_per_token": True, "return_progress": True}
-        async for event in self.events("POST", path, {**reported, **body}):
-            news: list[AnswerEvent] = []
-            with self._parsing():
-                if "prompt_progress" in event:
-                    progress = progress_of(event["prompt_progress"])
-                    # Every answer has two more, as llama-server's clients expect: what was cached, and that all is
-                    # read.
-                    is_between = progress.elapsed_s > 0 and progress.n_read < progress.n_tokens
-                    if is_between or not progress.n_tokens:
-                        news.append(progress)
-                else:
-                    for choice in event["choices"]:
-                        delta = choice.get("delta") or {"content": choice.get("text")}
-                        text = stated_text(delta.get("content"), "content")
-                        reasoning = stated_text(delta.get("reasoning_content"), "reasoning_content")
-                        pieces = calls.read(delta.get("tool_calls"))
-                        if text or reasoning or pieces:
-                            n_tokens = int(stated_number(event["timings"], "predicted_n"))
-                            news.append(AnswerDelta(text, n_tokens, reasoning, pieces, str(event["id"])))
-                        reason = stated_text(choice["finish_reason"], "finish_reason") or reason
-                    usage = event.get("usage") or usage
-                    timings = event.get("timings") or timings
-            for each in news:
-                yield each
+        async with aclosing(self.events("POST", path, {**reported, **body})) as events:
+            async for event in events:
+                news: list[AnswerEvent] = []
+                with self._parsing():
+                    if "prompt_progress" in event:
+                        progress = progress_of(event["prompt_progress"])
+                        # Every answer has two more, as llama-server's clients expect: what was cached, and that all is
+                        # read.
+                        is_between = progress.elapsed_s > 0 and progress.n_read < progress.n_tokens
+                        if is_between or not progress.n_tokens:
+                            news.append(progress)
+                    else:
+                        for choice in event["choices"]:
+                            delta = choice.get("delta") or {"content": choice.get("text")}
+                            text = stated_text(delta.get("content"), "content")
+                            reasoning = stated_text(delta.get("reasoning_content"), "reasoning_content")
+                            pieces = calls.read(delta.get("tool_calls"))
+                            if text or reasoning or pieces:
+                                n_tokens = int(stated_number(event["timings"], "predicted_n"))
+                                news.append(AnswerDelta(text, n_tokens, reasoning, pieces, str(event["id"])))
+                            reason = stated_text(choice["finish_reason"], "finish_reason") or reason
+                        usage = event.get("usage") or usage
+                        timings = event.get("timings") or timings
+                for each in news:
+                    yield each
         with self._parsing():
             completed = completed_of(reason, usage, timings)
         yield completed
@@ -248,8 +251,9 @@ class ServiceClient(Connection):
     async def metered_key(self) -> AsyncGenerator[MeteredKey, None]:
         """Yield a key that may ask models until this is closed, and whose requests are counted; end with the service,
         by a ServiceError where it died."""
-        async for data in self.events("POST", f"{_ROOT}/metered-keys"):
-            yield decode(MeteredKey, data)
+        async with aclosing(self.events("POST", f"{_ROOT}/metered-keys")) as events:
+            async for data in events:
+                yield decode(MeteredKey, data)
 
     async def metered_usage(self, key_id: str) -> MeteredUsage:
         """Return what the requests with a metered key used so far. Raises RequestError for one that has ended."""
@@ -269,13 +273,15 @@ class ServiceClient(Connection):
 
     async def watch_jobs(self) -> AsyncGenerator[Job, None]:
         """Yield every job, oldest first, then each as it changes, without end; a deleted one as "forgotten"."""
-        async for data in self.events("GET", f"{_JOBS}/events"):
-            yield decode(Job, data)
+        async with aclosing(self.events("GET", f"{_JOBS}/events")) as events:
+            async for data in events:
+                yield decode(Job, data)
 
     async def watch_job(self, job_id: str) -> AsyncGenerator[Job, None]:
         """Yield one job, now and as it changes, until it has ended."""
-        async for data in self.events("GET", f"{_JOBS}/{job_id}/events"):
-            yield decode(Job, data)
+        async with aclosing(self.events("GET", f"{_JOBS}/{job_id}/events")) as events:
+            async for data in events:
+                yield decode(Job, data)
 
     async def job_log(self, job_id: str) -> str:
         """Return the last part of a job's log, not yet safe for a terminal."""
@@ -297,8 +303,9 @@ class ServiceClient(Connection):
     async def attend(self) -> AsyncGenerator[None, None]:
         """Keep the service running until this is closed, though its owner ends; yield once that is certain. Ends with
         the service, by a ServiceError where it died."""
-        async for _ in self.events("GET", f"{_ROOT}/attend"):
-            yield
+        async with aclosing(self.events("GET", f"{_ROOT}/attend")) as events:
+            async for _ in events:
+                yield
 
     async def stay_until_jobs_end(self) -> None:
         """Keep the service running until its last job has ended and no client watches."""

@@ -2,8 +2,9 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import json
 import sys
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterator, Callable
 from contextlib import closing, suppress
 from typing import Any
 
@@ -13,8 +14,11 @@ import pytest
 from app.client.connection import CallReader, chat_body, completion_body
 from app.client.remote_engine import RemoteEngine
 from app.client.service_client import ServiceClient
-from app.protocol.chat import GenerationOptions, MediaPart, Message, Tool, ToolCall, with_deltas
+from app.protocol.chat import GenerationOptions, MediaPart, Message, PromptProgress, Tool, ToolCall, with_deltas
+from app.protocol.codec import encode
 from app.protocol.errors import ServiceError
+from app.protocol.job import Job
+from app.protocol.status import MeteredKey
 
 
 async def test_a_connection_that_its_owner_closed_is_a_service_that_is_not_reached() -> None:
@@ -125,6 +129,49 @@ async def test_a_request_that_its_caller_cancels_is_closed_before_the_caller_goe
             with pytest.raises(asyncio.CancelledError):
                 await asking
             assert not is_open.is_set()
+
+
+_JOB = Job(id="1", kind="pull", title="A model", arguments={}, created_s=0)
+_TOLD = {"id": "a", "choices": [{"delta": {"content": "Yes"}, "finish_reason": None}], "timings": {"predicted_n": 1}}
+
+
+@pytest.mark.parametrize(
+    ("kind", "read", "event"),
+    [
+        (ServiceClient, lambda client: client.watch_jobs(), encode(_JOB)),
+        (ServiceClient, lambda client: client.watch_job("1"), encode(_JOB)),
+        (ServiceClient, lambda client: client.attend(), {}),
+        (ServiceClient, lambda client: client.metered_key(), encode(MeteredKey(id="1", secret="s"))),
+        (
+            ServiceClient,
+            lambda client: client.read_ahead([Message("user", "Hi")], "m"),
+            encode(PromptProgress(n_tokens=2)),
+        ),
+        (ServiceClient, lambda client: client.chat([Message("user", "Hi")], "m"), _TOLD),
+        (RemoteEngine, lambda engine: engine.chat([Message("user", "Hi")], "m"), _TOLD),
+    ],
+)
+async def test_a_stream_that_its_reader_closes_is_closed_at_once_and_not_by_the_garbage_collector(
+    kind: type[ServiceClient | RemoteEngine], read: Callable[[Any], AsyncGenerator[object, None]], event: object
+) -> None:
+    is_open = True
+
+    class Response(httpx.AsyncByteStream):
+        async def __aiter__(self) -> AsyncIterator[bytes]:
+            yield f"data: {json.dumps(event)}\n\n".encode()
+            await asyncio.Event().wait()
+
+        async def aclose(self) -> None:
+            nonlocal is_open
+            is_open = False
+
+    transport = httpx.MockTransport(lambda _: httpx.Response(200, stream=Response()))
+    async with kind("http://127.0.0.1:11500", transport=transport) as client:
+        stream = read(client)
+        await anext(stream)
+        assert is_open
+        await stream.aclose()
+        assert not is_open
 
 
 async def test_so_is_an_engine_elsewhere() -> None:
