@@ -13,6 +13,7 @@ from __future__ import annotations
 import os
 import platform
 import sys
+import time
 from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
 from functools import cache
@@ -27,6 +28,8 @@ from quantizer.system.process import run_to_exit
 _X86 = ("x86_64", "amd64")
 _SYSCTL_TIMEOUT_S = 10.0
 _CPUINFO = Path("/proc/cpuinfo")
+_LOADAVG = Path("/proc/loadavg")
+_N_SAMPLES, _SAMPLE_S = 5, 0.001
 _MODEL = ("model name",)
 _MODEL_AND_FLAGS = (*_MODEL, "flags", "CPU implementer", "CPU part", "Features")
 
@@ -182,6 +185,15 @@ def _own_processes() -> list[psutil.Process]:
         return [process]
 
 
+def running_threads() -> int | None:
+    """Return how many threads of all programs run or wait for a processor now, with the one that asks; None where the
+    system does not say. Source: the fourth field of /proc/loadavg, proc_loadavg(5)."""
+    try:
+        return int(_LOADAVG.read_text().split()[3].split("/")[0])
+    except (OSError, ValueError, IndexError):
+        return None
+
+
 @dataclass(frozen=True, slots=True)
 class ProcessorLoad:
     """What `n_processors` did: how many of them others took, and how many were idle."""
@@ -196,11 +208,32 @@ class LoadMeter:
     `read_cpu_times` takes 0.7. What the service and the app compute that started this process counts as ours; that of
     other engines as others'."""
 
-    def __init__(self, usable: Collection[int] | None = None, read_times: Callable[[], CpuTimes] | None = None) -> None:
+    def __init__(
+        self,
+        usable: Collection[int] | None = None,
+        read_times: Callable[[], CpuTimes] | None = None,
+        read_running: Callable[[], int | None] = running_threads,
+    ) -> None:
         self._usable = affinity() if usable is None else usable
         self._own = _own_processes()
         self._read_times = read_times or self._read
+        self._read_running = read_running
         self._before: CpuTimes | None = None
+
+    def has_room_now(self, n_threads: int) -> bool:
+        """Return whether so many threads would each find a processor now, whatever others did before; False where the
+        system does not say. Takes 5 ms where they would not. To be asked while nothing is computed here."""
+        for is_again in (False, *[True] * _N_SAMPLES):
+            if (
+                is_again
+            ):  # what asked for an answer goes to sleep within a millisecond, a program that computes does not
+                time.sleep(_SAMPLE_S)
+            n_running = self._read_running()
+            if n_running is None:
+                return False
+            if n_running - 1 + n_threads <= len(self._usable):
+                return True
+        return False
 
     def read(self) -> ProcessorLoad | None:
         """Return the load since the last call; None at the first one, or where the system's clock did not move."""

@@ -156,6 +156,7 @@ class ThreadControl:
     _n_used: int = field(init=False)  # most threads since the last look
     _is_quiet: bool = True
     _looked_s: float = 0.0
+    _computed_s: float = 0.0  # when the last step ended
     _callbacks: list[Callable[[int], None]] = field(default_factory=list)
 
     def __post_init__(self) -> None:
@@ -196,6 +197,7 @@ class ThreadControl:
     def observe(self, n_tokens: int, duration_s: float) -> None:
         """Count a step of `n_tokens`, for which `prepare` was called, and judge a trial by it."""
         kind, now_s = self._last, self.clock()
+        self._computed_s = now_s
         is_answer = kind is self._answers
         if not is_answer and n_tokens < _LEAST_COMPARED:
             return
@@ -216,6 +218,8 @@ class ThreadControl:
         Without `may_try`, for what is computed unobserved, the load alone decides."""
         now_s, kind = self.clock(), self._last
         kind.end_stale_trial(now_s)
+        if now_s - self._computed_s > _LOOK_S and self._has_quiet_begin():
+            return
         since_s = now_s - self._looked_s
         if since_s < _LOOK_S or (may_try and kind.trial is not None):
             return
@@ -243,6 +247,17 @@ class ThreadControl:
             if each != kind.n_threads and now_s >= kind.pauses.get(each, _Pause()).until_s:
                 kind.begin_trial(each, now_s, is_promised=each == wanted)
                 return
+
+    def _has_quiet_begin(self) -> bool:
+        """Return whether others compute nothing now, after a pause; then all threads are used. What others took while
+        nothing was computed here, such as the tests that an agent ran, is over then. With the threads that it left,
+        and a comparison with all, the first twenty steps of an answer took half as long again."""
+        if not self.meter.has_room_now(self.n_most):
+            return False
+        if self.n_threads < self.n_most:
+            self._use(self.n_most)
+        self._look_anew()
+        return True
 
     def _use_all_again(self) -> None:
         """Use all threads for the next step, as others are quiet: comparing them with fewer first took a third of a

@@ -28,6 +28,7 @@ from offload.devices.host import (
     performance_cores,
     process_limit,
     read_cpu_times,
+    running_threads,
 )
 from quantizer.system.memory_limit import MemoryLimit
 
@@ -262,6 +263,24 @@ def test_a_meter_tells_what_happened_since_its_last_look() -> None:
     assert meter.read() == ProcessorLoad(others=1.0, idle=1.0, n_processors=4)
     assert meter.read() is None  # the clock did not move
     assert meter.read() == ProcessorLoad(others=0.0, idle=4.0, n_processors=4)
+
+
+@pytest.mark.parametrize(
+    ("n_running", "n_threads", "has_room"),
+    [(1, 4, True), (2, 4, False), (2, 3, True), (1, 5, False), (9, 1, False), (None, 1, False)],
+)
+def test_threads_have_room_where_each_would_find_a_processor_now(
+    n_running: int | None, n_threads: int, has_room: bool
+) -> None:
+    meter = LoadMeter(range(4), lambda: CpuTimes(0.0, 0.0, 0.0), lambda: n_running)
+    assert meter.has_room_now(n_threads) is has_room
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="other systems do not tell")
+def test_linux_tells_how_many_threads_run() -> None:
+    n_running = running_threads()
+    assert n_running is not None
+    assert n_running >= 1
 
 
 def test_a_real_meter_counts_this_process_as_ours() -> None:

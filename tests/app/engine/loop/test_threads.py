@@ -34,11 +34,15 @@ class Machine:
     n_threads: int = 0
     loss: float = BARRIER_LOSS
     n_looks: int = 0
+    tells_running: bool = True  # Linux does
     changes: list[int] = field(default_factory=list)
 
     def read(self) -> CpuTimes:
         self.n_looks += 1
         return CpuTimes(self.now_s * self.n_processors, self.idle_s, self.own_s)
+
+    def running(self) -> int | None:
+        return self.n_busy + 1 if self.tells_running else None
 
     def clock(self) -> float:
         return self.now_s
@@ -74,7 +78,7 @@ class Machine:
 def control_of(machine: Machine, n_most: int | None = None) -> ThreadControl:
     n_most = n_most or machine.n_processors
     machine.n_threads = n_most
-    meter = LoadMeter(range(machine.n_processors), machine.read)
+    meter = LoadMeter(range(machine.n_processors), machine.read, machine.running)
     return ThreadControl(n_most, machine.apply, StepCost(), meter, machine.clock)
 
 
@@ -102,6 +106,20 @@ def test_after_a_pause_the_first_step_has_all_threads_if_nobody_computed_meanwhi
     control.look()
     control.prepare(1)
     assert machine.n_threads == n_threads
+
+
+@pytest.mark.parametrize("pause_s", [0.6, 5.0, 60.0])
+@pytest.mark.parametrize("n_tokens", [1, 512])
+def test_what_others_took_in_a_pause_and_take_no_more_takes_no_thread_away(pause_s: float, n_tokens: int) -> None:
+    machine = Machine(2, n_busy=2)
+    control = control_of(machine)
+    run(machine, control, 20.0, n_tokens)
+    assert machine.n_threads == 1
+    machine.pass_time(pause_s)
+    machine.n_busy = 0
+    machine.changes.clear()
+    run(machine, control, 5.0, n_tokens)
+    assert machine.changes == [2]
 
 
 loads = st.builds(
@@ -224,7 +242,7 @@ def test_the_load_while_a_model_was_loaded_decides_the_first_number(
     n_processors: int, n_busy: int, n_threads: int
 ) -> None:
     machine = Machine(n_processors, n_busy)
-    meter = LoadMeter(range(n_processors), machine.read)
+    meter = LoadMeter(range(n_processors), machine.read, machine.running)
     meter.read()
     own = machine.share(1)  # loading is done by one thread
     machine.pass_time(2.0, own, min(n_busy, n_processors - own))
@@ -261,7 +279,7 @@ class Shares:
     steps: list[tuple[int, int]] = field(default_factory=list)  # tokens and threads of each step of a prompt
 
     def control(self) -> ThreadControl:
-        meter = LoadMeter(range(2), lambda: CpuTimes(2 * self.now_s, 0.0, self.own_s))
+        meter = LoadMeter(range(2), lambda: CpuTimes(2 * self.now_s, 0.0, self.own_s), lambda: None)
         return ThreadControl(2, self.apply, StepCost(), meter, lambda: self.now_s)
 
     def apply(self, n_threads: int) -> None:
@@ -390,7 +408,7 @@ def test_what_is_computed_unobserved_follows_the_load_alone() -> None:
 
 
 def test_what_was_seen_long_ago_decides_nothing() -> None:
-    machine = Machine(2, n_busy=2)
+    machine = Machine(2, n_busy=2, tells_running=False)
     control = control_of(machine)
     run(machine, control, 1.5)
     machine.pass_time(3600.0)
@@ -421,7 +439,9 @@ def test_costs_of_steps_belong_to_the_threads_that_computed_them() -> None:
 def test_an_engine_looks_before_its_steps_and_tells_its_threads() -> None:
     machine = Machine(2, n_busy=2)
     backend = FakeBackend(end_every=100_000)
-    control = ThreadControl(2, machine.apply, StepCost(), LoadMeter(range(2), machine.read), machine.clock)
+    control = ThreadControl(
+        2, machine.apply, StepCost(), LoadMeter(range(2), machine.read, machine.running), machine.clock
+    )
     machine.n_threads = 2
     seen: list[int] = []
     control.on_change(seen.append)
