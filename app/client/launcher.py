@@ -105,8 +105,10 @@ async def stop_services(settings: Settings, *, if_unused: bool = False) -> list[
     identity, stopped = ServiceIdentity(settings), list[str]()
     for port in possible_ports(settings, identity):
         async with _client(replace(settings, port=port), identity) as client:
-            with contextlib.suppress(ServiceError):  # none is there, or somebody else's
-                if process := await client.stop(identity, if_unused=if_unused):
+            with contextlib.suppress(ServiceError, TimeoutError):  # none is there, or somebody else's
+                async with asyncio.timeout(_PROBE_TIMEOUT_S if if_unused else None):  # an unused one answers at once
+                    process = await client.stop(identity, if_unused=if_unused)
+                if process:
                     await _wait_for_end(process)
                     stopped.append(client.base_url)
     return stopped

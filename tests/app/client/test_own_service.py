@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from app.client import launcher, own_service
-from app.client.launcher import load_model, open_service, running_service
+from app.client.launcher import load_model, open_service, running_service, stop_services
 from app.client.own_service import OwnServiceTransport
 from app.client.service_client import ServiceClient
 from app.common.service_identity import IDENTITY_PATH, ServiceIdentity
@@ -86,6 +86,8 @@ def _answering(answer: bytes) -> Handler:
 
 _STATUS = {"version": "0.1.0", "default_model": "x", "models": [], "stays_until": "", "n_attending": 0}
 _ENDLESS = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n" + b"8\r\n--------\r\n" * 600
+# What a client may wait for the rest of.
+_UNFINISHED = (b"HTTP/1.0 200 OK\r\n\r\n", b"SSH-2.0-OpenSSH_9.2\r\n", b"HTTP/1.1 100 Continue\r\n\r\n" * 100)
 
 
 @pytest.mark.parametrize(
@@ -99,16 +101,16 @@ _ENDLESS = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n" + b"8\r\n---
         _response({"proof": "0" * 64}, headers="Connection: close\r\n"),
         _response([]),
         b"HTTP/1.1 200 OK\r\nContent-Length: 3\r\n\r\n\xff\xfe{",
-        b"HTTP/1.0 200 OK\r\n\r\n",
-        b"SSH-2.0-OpenSSH_9.2\r\n",
-        b"HTTP/1.1 100 Continue\r\n\r\n" * 100,
         b"\x00" * 70_000,
         _ENDLESS,
+        *_UNFINISHED,
     ],
 )
 async def test_an_impostor_gets_neither_key_nor_prompt_and_the_command_a_service_of_its_own(
-    settings: Settings, answer: bytes
+    settings: Settings, answer: bytes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    if answer in _UNFINISHED:
+        monkeypatch.setattr(own_service, "_PROOF_TIMEOUT_S", 0.2)
     ServiceIdentity.create(settings)
     async with Impostor(_answering(answer)).listening() as impostor:
         own = replace(settings, port=impostor.port)
@@ -136,6 +138,20 @@ async def test_a_program_that_never_answers_is_not_waited_for(
         with pytest.raises(ForeignServiceError, match="Another program listens"):
             async with running_service(own):
                 pass
+
+
+async def test_a_command_that_wants_the_port_of_an_unused_service_waits_for_no_silent_program(
+    settings: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(own_service, "_PROOF_TIMEOUT_S", 600)
+    monkeypatch.setattr(launcher, "_PROBE_TIMEOUT_S", 0.2)
+
+    async def silent(_head: bytes) -> bytes:
+        await asyncio.sleep(600)
+        return b""
+
+    async with Impostor(silent).listening() as impostor, asyncio.timeout(60):
+        assert await stop_services(replace(settings, port=impostor.port), if_unused=True) == []
 
 
 async def test_the_proof_of_the_real_service_cannot_be_passed_on(

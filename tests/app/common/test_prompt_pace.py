@@ -116,7 +116,7 @@ def test_from_a_tenth_on_the_rest_is_known_within_a_quarter_while_the_load_is_th
     machine = _machine(
         growth=growth, share=share, expected=expected, n_tokens=n_tokens, n_read=n_cached, has_clock=has_clock
     )
-    machine.read_to(n_cached + (n_tokens - n_cached) // 10, n_step)
+    machine.read_to(n_cached + max(1, (n_tokens - n_cached) // 10), n_step)
     while machine.pace.n_read < n_tokens - n_step:
         assert abs(machine.error) < 0.25
         machine.read(n_step)
