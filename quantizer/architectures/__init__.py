@@ -111,7 +111,8 @@ def find_architecture(values: dict[str, Any], names: Collection[str] | None = No
         {**counted, **{key: value for key, value in defaults.items() if key not in switched_off}, **dict(named)}
     )
     architecture = architecture.variant(config) or architecture
-    n_predicting = count_prediction_layers(config, names) if architecture.names.keeps_prediction_layer else 0
+    renamed = None if names is None else [architecture.names.renamed(name) for name in names]
+    n_predicting = count_prediction_layers(config, renamed, architecture.names.n_prediction_layers)
     config = Config({**config.values, N_PREDICTION_LAYERS: n_predicting})
     check_settings(architecture, config)
     return architecture, config

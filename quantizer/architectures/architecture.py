@@ -4,6 +4,7 @@ config.json against it.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
@@ -62,8 +63,8 @@ class TensorNames:
     skipped_modules: tuple[str, ...] = ()
     # whether layers beyond the last, which predict further tokens, are left out
     leaves_later_layers: bool = False
-    # whether the first of them stays where it is the only one
-    keeps_prediction_layer: bool = False
+    # how many of them llama.cpp runs: they stay where there are no more
+    n_prediction_layers: int = 0
     # the architecture whose names are looked up where gguf's map lacks this one
     map_of: str = ""
     # names that gguf's map lacks too: of the source -> of llama.cpp, {bid} being the number of the layer
@@ -74,6 +75,13 @@ class TensorNames:
     blocks: str = "blk"
     # numbers that names may have, where there are fewer layers
     n_numbered: int = 0
+
+    def renamed(self, name: str) -> str:
+        """Return what a tensor of a checkpoint is called before it is looked up."""
+        name = name.removeprefix(self.prefix)
+        for pattern, new in self.renames.items():
+            name = re.sub(pattern, new, name)
+        return name
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,8 +1,8 @@
 """The tensors that a model must have, as tables of named dimensions, and those dimensions from a config.
 
 Experts are stored as numbered matrices, or all of a layer in one tensor: transformers 5 holds the second form in
-memory, and saves it unless the original names are requested. The layer that predicts one token further lies behind the
-last layer, or in a module `mtp`; llama.cpp runs one, so where a checkpoint has several, none is kept.
+memory, and saves it unless the original names are requested. Layers that predict further tokens lie behind the last
+layer, or in a module `mtp`; where a checkpoint has more of them than llama.cpp runs, none is kept.
 """
 
 from __future__ import annotations
@@ -283,19 +283,21 @@ _LAYER = re.compile(r"(?:^|\.)layers\.(\d{1,6})\.")
 _USUAL = {"fc": "eh_proj", "pre_fc_norm_embedding": "enorm", "pre_fc_norm_hidden": "hnorm", "norm": "shared_head.norm"}
 
 
-def count_prediction_layers(config: Config, names: Iterable[str] | None) -> int:
-    """Return 1 where the tensors of these `names` have one such layer, without names where the config has; else 0."""
+def count_prediction_layers(config: Config, names: Iterable[str] | None, n_most: int) -> int:
+    """Return how many such layers the tensors of these `names` have, without names the config; 0 for over `n_most`."""
     if names is None:
-        return int(config.optional_integer("num_nextn_predict_layers", "mtp_num_hidden_layers") == 1)
+        n_declared = config.optional_integer("num_nextn_predict_layers", "mtp_num_hidden_layers") or 0
+        return n_declared if n_declared <= n_most else 0
     n_layers = config.integer("num_hidden_layers")
     usual = [usual_name(name, n_layers) for name in names]
     later = {number for name in usual if (match := _LAYER.search(name)) and (number := int(match[1])) >= n_layers}
-    has_projection = any(f"layers.{n_layers}.eh_proj." in name for name in usual)
-    return int(later == {n_layers} and has_projection)
+    with_projection = {number for number in later if any(f"layers.{number}.eh_proj." in name for name in usual)}
+    is_whole = later == with_projection == set(range(n_layers, n_layers + len(later)))
+    return len(later) if is_whole and len(later) <= n_most else 0
 
 
 def n_all_layers(config: Config) -> int:
-    """Return the number of layers, with the one that predicts further where it is kept."""
+    """Return the number of layers, with those that predict further where they are kept."""
     return config.integer("num_hidden_layers") + (config.optional_integer(N_PREDICTION_LAYERS) or 0)
 
 

@@ -92,10 +92,8 @@ def _without_ignored(
     kept: dict[str, _Origin] = {}
     for source_name, tensor in tensors.items():
         name = source_name.replace(_LANGUAGE_MODEL, "", 1) if architecture.names.skipped_modules else source_name
-        name = name.removeprefix(architecture.names.prefix)
-        for pattern, new in architecture.names.renames.items():
-            name = re.sub(pattern, new, name)
-        if architecture.names.keeps_prediction_layer:
+        name = architecture.names.renamed(name)
+        if architecture.names.n_prediction_layers:
             name = usual_name(name, config.integer("num_hidden_layers"))
         is_tower = name.removeprefix("model.").startswith(architecture.names.skipped_modules)
         is_computed = name.endswith(architecture.names.ignored) or (is_tied and name == "lm_head.weight")

@@ -236,6 +236,11 @@ def _run_indexers(config: Config) -> list[bool]:
     return [kind == "full" for kind in listed[:n_layers]]
 
 
+def _indexed_layers(config: Config) -> set[int]:
+    """Return the layers with an indexer; that which predicts one token further attends to everything."""
+    return {i for i, runs in enumerate(_run_indexers(config)) if runs}
+
+
 _V32 = replace(
     _V3,
     hf_classes=("DeepseekV32ForCausalLM",),
@@ -251,9 +256,10 @@ _V32 = replace(
         rows.u32("attention.indexer.head_count", "index_n_heads"),
         rows.u32("attention.indexer.key_length", "index_head_dim"),
         rows.u32("attention.indexer.top_k", "index_topk"),
+        *rows.PREDICTION_ROW,
     ),
     tensors=replace(_V3.tensors, layer=lambda config, i: {**_layer(config, i), **_INDEXER}),
-    names=replace(_V3.names, map_of="glm-dsa"),
+    names=replace(_V3.names, map_of="glm-dsa", n_prediction_layers=1),
     settings=_V3.settings.plus(
         defaults={
             "first_k_dense_replace": 3,
@@ -293,7 +299,7 @@ DEEPSEEK = (
         layout=replace(_V32.layout, row_factors=dict.fromkeys(_QUERY_KINDS, _sharpened_queries)),
         tensors=replace(
             _V32.tensors,
-            layer=lambda config, i: {**_layer(config, i), **(_INDEXER if _run_indexers(config)[i] else {})},
+            layer=lambda config, i: {**_layer(config, i), **(_INDEXER if i in _indexed_layers(config) else {})},
         ),
         names=replace(_V32.names, map_of=""),
         settings=_V32.settings.plus(
@@ -322,6 +328,8 @@ DEEPSEEK = (
     replace(
         _V3,
         hf_classes=("Glm4MoeLiteForCausalLM",),
+        hyperparameters=(*_V3_ROWS, *rows.PREDICTION_ROW),
+        names=replace(_V3.names, n_prediction_layers=1),
         settings=replace(
             _V3.settings,
             defaults={"scoring_func": "sigmoid", "first_k_dense_replace": 1, "norm_topk_prob": True},

@@ -1,7 +1,8 @@
 """Nemotron: layer norms stored as their distance from one, half of each head rotated, a feed-forward without a gate.
 
 Nemotron-H: each layer is Mamba-2, attention without positions, or a feed-forward; where that is experts, llama.cpp has
-another name for the model. Experts may work in a narrower latent space. Layers that guess ahead stay behind.
+another name for the model. Experts may work in a narrower latent space. The layer that predicts one token further is
+published as two, attention and experts, which llama.cpp has in one; names as in its conversion/nemotron.py.
 """
 
 from __future__ import annotations
@@ -93,6 +94,9 @@ def _experts(config: Config) -> shapes.Dimensions:
 
 def _layer(config: Config, i: int) -> shapes.Dimensions:
     norm: shapes.Dimensions = {"attn_norm.weight": ("n_embd",)}
+    if i >= config.integer("num_hidden_layers"):
+        norms: shapes.Dimensions = {**shapes.NORMS_OF_ATTENTION, "nextn.shared_head_norm.weight": ("n_embd",)}
+        return {**norms, **shapes.ATTENTION, **_experts(config)}
     kind = _kinds(config)[i]
     if kind == "mamba":
         return {**norm, **mamba_2_mixer(_mamba(config))}
@@ -105,7 +109,18 @@ def _layer(config: Config, i: int) -> shapes.Dimensions:
 
 def _widths(config: Config) -> Value:
     setting = {"mlp": "intermediate_size", "moe": "moe_intermediate_size"}
-    return [config.integer(setting[kind]) if kind in setting else 0 for kind in _kinds(config)]
+    kinds = [*_kinds(config), *["moe"] * _n_predicting(config)]
+    return [config.integer(setting[kind]) if kind in setting else 0 for kind in kinds]
+
+
+def _n_predicting(config: Config) -> int:
+    return shapes.n_all_layers(config) - config.integer("num_hidden_layers")
+
+
+def _kv_heads(config: Config) -> Value:
+    kinds = [*_kinds(config), *["attention"] * _n_predicting(config)]
+    n_heads = config.integer("num_key_value_heads", "num_attention_heads")
+    return [n_heads if kind == "attention" else 0 for kind in kinds]
 
 
 _HYBRID = Architecture(
@@ -116,7 +131,7 @@ _HYBRID = Architecture(
         *rows.VOCABULARY,
         *mamba_2_rows(_mamba),
         rows.u32_list("feed_forward_length", _widths),
-        rows.kv_heads_where(lambda config, i: _kinds(config)[i] == "attention", "num_attention_heads"),
+        rows.u32_list("attention.head_count_kv", _kv_heads),
         *(rows.f32(f"attention.layer_norm_{kind}epsilon", "layer_norm_epsilon") for kind in ("", "rms_")),
     ),
     tensors=RequiredTensors(layer=_layer),
@@ -155,9 +170,37 @@ _HYBRID = Architecture(
     ),
     variant=lambda config: _WITH_EXPERTS if "moe" in _kinds(config) else None,
 )
+_MIXER = {
+    **{f"{what}_proj": f"attn_{what}" for what in "qkv"},
+    "o_proj": "attn_output",
+    "gate": "ffn_gate_inp",
+    "gate.e_score_correction": "exp_probs_b",
+    "shared_experts.up_proj": "ffn_up_shexp",
+    "shared_experts.down_proj": "ffn_down_shexp",
+    "fc1_latent_proj": "ffn_latent_down",
+    "fc2_latent_proj": "ffn_latent_up",
+}
 _WITH_EXPERTS: Architecture = replace(
     _HYBRID,
     gguf_name="nemotron_h_moe",
+    names=replace(
+        _HYBRID.names,
+        renames={
+            **_HYBRID.names.renames,
+            r"^mtp\.layers\.1\.norm\.": "mtp.layers.0.post_attention_layernorm.",
+            r"^mtp\.layers\.1\.final_layernorm\.": "mtp.layers.0.shared_head.norm.",
+            r"^mtp\.layers\.[01]\.mixer\.experts\.": "mtp.layers.0.mlp.experts.",
+            r"^mtp\.layers\.1\.": "mtp.layers.0.",
+        },
+        own={
+            "model.layers.{bid}.norm": "blk.{bid}.attn_norm",
+            "model.layers.{bid}.post_attention_layernorm": "blk.{bid}.post_attention_norm",
+            **{f"model.layers.{{bid}}.mixer.{name}": f"blk.{{bid}}.{new}" for name, new in _MIXER.items()},
+        },
+        leaves_later_layers=True,
+        n_prediction_layers=1,
+        unused=(),
+    ),
     hyperparameters=(
         *(_HYBRID.hyperparameters + rows.EXPERTS),
         rows.u32("expert_feed_forward_length", "moe_intermediate_size"),
@@ -168,6 +211,7 @@ _WITH_EXPERTS: Architecture = replace(
         rows.flag("expert_weights_norm", "norm_topk_prob"),
         rows.f32("expert_weights_scale", "routed_scaling_factor"),
         rows.u32("moe_latent_size", lambda config: config.optional_integer("moe_latent_size")),
+        *rows.PREDICTION_ROW,
     ),
 )
 

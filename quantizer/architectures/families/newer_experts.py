@@ -143,9 +143,10 @@ _COHERE = Architecture(
         ),
         rows.u32("expert_shared_count", _of_shared(lambda _config: 1)),
         rows.u32("expert_shared_feed_forward_length", _of_shared(lambda config: config.integer("intermediate_size"))),
+        *rows.PREDICTION_ROW,
     ),
     tensors=RequiredTensors(layer=_cohere_layer),
-    names=TensorNames(map_of=_NAMES_OF, leaves_later_layers=True),
+    names=TensorNames(map_of=_NAMES_OF, leaves_later_layers=True, n_prediction_layers=1),
     layout=Layout(stacks=shapes.NUMBERED_EXPERTS, splits=shapes.FUSED_EXPERTS),
     settings=Settings(
         defaults={"tie_word_embeddings": True, "logit_scale": 0.0625, "layer_norm_eps": 1e-5, "head_dim": 128},
@@ -292,6 +293,7 @@ _HUNYUAN_ASSUMED: dict[str, Any] = {
     "use_cla": False,
 }
 _HY_3_N_DENSE = n_dense(1)
+_N_CHAINED = 8  # layers that predict, which take turns; the published model has one
 
 
 def _hy_3_layer(config: Config, i: int) -> shapes.Dimensions:
@@ -316,9 +318,15 @@ _HY_3 = Architecture(
         rows.BY_SIGMOID,
         rows.boolean("expert_weights_norm", True),
         rows.f32("expert_weights_scale", "router_scaling_factor"),
+        *rows.PREDICTION_ROW,
     ),
     tensors=RequiredTensors(layer=_hy_3_layer),
-    names=TensorNames(map_of="dots1", leaves_later_layers=True),
+    names=TensorNames(
+        map_of="dots1",
+        leaves_later_layers=True,
+        n_prediction_layers=_N_CHAINED,
+        renames={r"^(model\.layers\.\d+)\.final_layernorm\.": r"\1.shared_head.norm."},
+    ),
     layout=Layout(
         stacks=shapes.NUMBERED_EXPERTS,
         splits={".e_score_correction_bias": {".expert_bias": whole_tensor}, **shapes.FUSED_EXPERTS},

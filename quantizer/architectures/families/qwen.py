@@ -188,7 +188,7 @@ _QWEN35 = Architecture(
         *rows.PREDICTION_ROW,
     ),
     tensors=RequiredTensors(layer=_layer(shapes.GATED_FEED_FORWARD)),
-    names=TensorNames(skipped_modules=("visual.",), leaves_later_layers=True, keeps_prediction_layer=True),
+    names=TensorNames(skipped_modules=("visual.",), leaves_later_layers=True, n_prediction_layers=1),
     layout=Layout(
         row_orders={
             **dict.fromkeys(("ATTN_QKV", "ATTN_GATE", "SSM_CONV1D"), _BY_WIDTH),

@@ -62,7 +62,7 @@ _GLM_4_5 = Architecture(
         *rows.PREDICTION_ROW,
     ),
     tensors=RequiredTensors(layer=_layer),
-    names=TensorNames(leaves_later_layers=True, keeps_prediction_layer=True),
+    names=TensorNames(leaves_later_layers=True, n_prediction_layers=1),
     layout=Layout(splits={**shapes.CHOICE_CORRECTION, **shapes.FUSED_EXPERTS}, stacks=shapes.NUMBERED_EXPERTS),
     settings=Settings(
         defaults={"scoring_func": "sigmoid", "first_k_dense_replace": 1, "norm_topk_prob": True},
@@ -82,7 +82,7 @@ GLM = (
             *EXPERT_CHOICE,
             rows.u32("rope.dimension_count", rows.partly_rotated(1.0)),
         ),
-        names=replace(_GLM_4_5.names, leaves_later_layers=False, keeps_prediction_layer=False),
+        names=replace(_GLM_4_5.names, leaves_later_layers=False, n_prediction_layers=0),
         settings=replace(
             _GLM_4_5.settings,
             defaults={"scoring_func": "sigmoid", "first_k_dense_replace": 0, "norm_topk_prob": True, "rope_theta": 1e6},

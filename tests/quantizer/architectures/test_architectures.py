@@ -150,19 +150,35 @@ def test_one_layer_that_predicts_further_is_the_last_of_the_file(name: str) -> N
     outline = OUTLINES[name]
     tensors = converted(outline)
     n_layers = outline["metadata"]["block_count"]
-    assert {"nextn.eh_proj", "nextn.enorm", "nextn.hnorm", "nextn.shared_head_norm", "attn_q", "attn_output"} <= {
-        key.removeprefix(f"blk.{n_layers - 1}.").removesuffix(".weight") for key in tensors
-    }
+    last = f"blk.{n_layers - 1}."
+    own = {key.removeprefix(last).removesuffix(".weight") for key in tensors if key.startswith(last)}
+    assert {"nextn.eh_proj", "nextn.enorm", "nextn.hnorm", "nextn.shared_head_norm", "attn_output"} <= own
+    assert {"attn_q", "attn_q_a"} & own
+    assert {"ffn_up", "ffn_up_exps"} & own
     assert f"blk.{n_layers}.attn_norm.weight" not in tensors
     assert outline["metadata"]["nextn_predict_layers"] == 1
 
 
 def test_config_json_alone_says_whether_a_layer_predicts_further() -> None:
-    for name, suffix in (("qwen35", "nextn.enorm.weight"), ("glm4moe", "nextn.enorm.weight")):
+    for name in ("qwen35", "glm4moe", "deepseek32", "glm5", "glm4moe-lite", "hy3", "cohere2moe"):
         with_layer = set(needed_tensors(*find_architecture(OUTLINES[f"{name}-predicting"]["config"])))
         without = set(needed_tensors(*find_architecture(OUTLINES[name]["config"])))
-        assert any(tensor.endswith(suffix) for tensor in with_layer - without)
-        assert not any(tensor.endswith(suffix) for tensor in without)
+        assert any(tensor.endswith("nextn.enorm.weight") for tensor in with_layer - without)
+        assert not any(tensor.endswith("nextn.enorm.weight") for tensor in without)
+
+
+@pytest.mark.parametrize(("name", "n_kept"), [("hy3-predicting", 3), ("deepseek32-predicting", 0)])
+def test_several_layers_that_predict_stay_where_llama_cpp_runs_them_in_turns(name: str, n_kept: int) -> None:
+    outline = OUTLINES[name]
+    n_layers = outline["config"]["num_hidden_layers"]
+    own = {key: shape for key, shape in outline["tensors"].items() if f"layers.{n_layers}." in key}
+    later = {
+        key.replace(f"layers.{n_layers}.", f"layers.{n_layers + i}."): shape
+        for key, shape in own.items()
+        for i in range(3)
+    }
+    tensors = converted(outline | {"tensors": outline["tensors"] | later})
+    assert sum(key.endswith("nextn.eh_proj.weight") for key in tensors) == n_kept
 
 
 def test_a_fused_tensor_of_other_heads_is_refused() -> None:
