@@ -177,7 +177,9 @@ def _n_tiles(encoder: Encoder) -> PictureTokens:
     return PictureTokens(1, 1)
 
 
-DRAFT_HEADS = frozenset(["dflash", "eagle3"])  # architectures that draft from the hidden states of another model
+# architectures that draft from the hidden states of another model
+DRAFT_HEADS = frozenset(["dflash", "eagle3", "gemma4-assistant"])
+CACHELESS_HEADS = frozenset(["gemma4-assistant"])  # whose layers read the cache of that model
 _FLOAT_BYTES = 4
 HEAD_BATCH = 64  # tokens that a head computes at once: it makes logits of all, which take memory
 
@@ -254,7 +256,7 @@ class PlannedProjector:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AuxiliaryModels:
-    """All models loaded beside a model. Where it `has_mtp_layer`, the prediction layer too follows every token."""
+    """All models loaded beside a model. Where it `has_mtp_layer`, its prediction layers too follow every token."""
 
     draft: PlannedDraft | None = None
     adapters: tuple[PlannedAdapter, ...] = ()

@@ -167,9 +167,12 @@ def cache_layers(caches: LayerCaches, types: KvTypes, cells: CacheCells, *, is_f
     return (*sizes, *[0] * caches.n_predicting)
 
 
-def prediction_cache_bytes(caches: LayerCaches, types: KvTypes, n_ctx: int) -> int:
-    layer = caches.layers[-1]
-    return types.n_bytes(layer.k_elements, layer.v_elements) * _padded(n_ctx)
+def prediction_cache_bytes(caches: LayerCaches, types: KvTypes, n_ctx: int) -> tuple[int, ...]:
+    """Return the bytes of each layer that predicts: each has a context of its own, with a cache for all of them."""
+    return tuple(
+        caches.n_predicting * types.n_bytes(layer.k_elements, layer.v_elements) * _padded(n_ctx)
+        for layer in caches.layers[len(caches.main_layers) :]
+    )
 
 
 def _padded(n_cells: int) -> int:

@@ -12,6 +12,7 @@ from itertools import chain, repeat
 from pathlib import Path
 
 from offload.footprint.auxiliary_models import (
+    CACHELESS_HEADS,
     DRAFT_HEADS,
     HEAD_BATCH,
     NO_AUXILIARY_MODELS,
@@ -132,7 +133,7 @@ class ModelProfile:
 def profile_of(
     header: Header, weights: WeightTable, run_config: RunConfig, *, has_mtp_layer: bool = False
 ) -> ModelProfile:
-    """Return the memory of the model of `header` and its `weights`, with the prediction layer where it `has_mtp_layer`.
+    """Return the memory of the model of `header` and its `weights`, with prediction layers where it `has_mtp_layer`.
     Raises UsageError where the model cannot have such a cache."""
     check_kv_types(run_config.kv_types, kv_shape_of(header))
     caches, shape = layer_caches_of(header), graph_shape_of(header)
@@ -143,7 +144,7 @@ def profile_of(
     kept = cache_layers(caches, run_config.kv_types, cells, is_fused=run_config.is_fused)
     if has_mtp_layer:
         head_cells = run_config.n_cells + run_config.n_sequences * DRAFT_CELLS
-        kept = (*kept[:-1], prediction_cache_bytes(caches, run_config.kv_types, head_cells))
+        kept = (*kept[: -caches.n_predicting], *prediction_cache_bytes(caches, run_config.kv_types, head_cells))
     seen = CacheCells(run_config.depth, min(run_config.depth, caches.n_window or run_config.depth), 1)
     read = cache_layers(caches, run_config.kv_types, seen, is_fused=run_config.is_fused)
     attending = attention_works(header, caches, run_config.depth, is_fused=run_config.is_fused)
@@ -244,7 +245,8 @@ class PlannedModel:
             inner_compute_bytes=int(profile.inner_compute_bytes * self.compute_scale),
             unattending_bytes=int(profile.unattending_bytes * self.compute_scale),
         )
-        extras = tuple(_auxiliary_usage_of(self.auxiliary, profile))
+        n_predicting = hyperparameter(self.header, "nextn_predict_layers")
+        extras = tuple(_auxiliary_usage_of(self.auxiliary, profile, n_predicting))
         tied_bytes = profile.tied_bytes + sum(extra.tied_bytes for extra in extras)
         if copied_bytes := copy_bytes(self.tensors, dict(run_config.layout.copies)):
             kinds = "/".join(sorted(set(dict(run_config.layout.copies).values())))
@@ -312,12 +314,16 @@ def kv_table(model: PlannedModel, n_sequences: int) -> tuple[KvRow, ...]:
     return tuple(rows)
 
 
-def _auxiliary_usage_of(auxiliary: AuxiliaryModels, profile: ModelProfile) -> Iterator[AuxiliaryUsage]:
-    """Yield the memory of each of the `auxiliary` models beside the model of `profile`, which includes their layers.
-    Raises UsageError for a draft model that cannot have the model's kind of cache."""
+def _auxiliary_usage_of(
+    auxiliary: AuxiliaryModels, profile: ModelProfile, n_predicting: int
+) -> Iterator[AuxiliaryUsage]:
+    """Yield the memory of each of the `auxiliary` models beside the model of `profile`, which includes their layers and
+    `n_predicting` of its own. Raises UsageError for a draft model that cannot have the model's kind of cache."""
     if auxiliary.draft is not None:  # the engine makes it a context of the same size
-        weights = weights_of(auxiliary.draft.header, auxiliary.draft.tensors)
-        is_head = auxiliary.draft.header.architecture in DRAFT_HEADS
+        architecture = auxiliary.draft.header.architecture
+        is_cacheless = architecture in CACHELESS_HEADS  # all its layers predict, in cells of the model
+        weights = weights_of(auxiliary.draft.header, auxiliary.draft.tensors, has_mtp_layer=is_cacheless)
+        is_head = architecture in DRAFT_HEADS
         run_config = profile.run_config
         if is_head:  # it runs in batches of its own, with cells for the drafts
             n_cells = run_config.n_cells + run_config.n_sequences * DRAFT_CELLS
@@ -332,14 +338,14 @@ def _auxiliary_usage_of(auxiliary: AuxiliaryModels, profile: ModelProfile) -> It
             host_bytes=draft.input_bytes + draft.host_bytes - ENGINE_BYTES,
             tied_bytes=draft.tied_bytes,
         )
-    if auxiliary.has_mtp_layer:  # its context has a layer and buffers of its own
-        layer = profile.layers[-2]
+    if auxiliary.has_mtp_layer:  # each has a context with buffers of its own
+        layers = profile.layers[-1 - n_predicting : -1]
         yield AuxiliaryUsage(
-            what="prediction layer",
-            weight_bytes=layer.weight_bytes,
-            cache_bytes=layer.cache_bytes,
-            compute_bytes=profile.compute_bytes,
-            host_bytes=profile.host_bytes - ENGINE_BYTES,
+            what="prediction layer" if n_predicting == 1 else f"{n_predicting} prediction layers",
+            weight_bytes=sum(layer.weight_bytes for layer in layers),
+            cache_bytes=sum(layer.cache_bytes for layer in layers),
+            compute_bytes=n_predicting * profile.compute_bytes,
+            host_bytes=n_predicting * (profile.host_bytes - ENGINE_BYTES),
             is_in_layers=True,
         )
     for adapter in auxiliary.adapters:

@@ -67,7 +67,8 @@ class Alone:
     """A context for one sequence of at most `n_ctx` tokens over a loaded model. Close it before the model."""
 
     def __init__(self, model: LlamaModel, n_ctx: int, setting: RuntimeSettings) -> None:
-        self._backend = model.context(EngineConfig(n_ctx=n_ctx, n_sequences=1, n_batch=n_ctx), setting)
+        config = EngineConfig(n_ctx=n_ctx, n_sequences=1, n_batch=n_ctx)
+        self._backend = model.context(config, setting, with_mtp=False)
         self._ends = [token for token in range(self._backend.facts.n_vocab) if self._backend.is_eog(token)]
 
     def answer(self, prompt: Sequence[int], n_tokens: int, *, ignore_eos: bool) -> ReferenceAnswer:

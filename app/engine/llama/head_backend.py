@@ -33,7 +33,7 @@ _ANSWER_SHARE = 2
 _MAX_ANSWER_BATCHES = 4
 # Of a head's saved state: `begin`, `n_computed`, tokens that wait, bytes of their rows and of the last computed row.
 _HEADER = struct.Struct("<QQQQQ")
-_LENGTH = struct.Struct("<Q")  # of the model's own part of a state, which comes first
+STATE_LENGTH = struct.Struct("<Q")  # of a part of a state: the model's own comes first
 
 
 @dataclass(slots=True)
@@ -76,7 +76,7 @@ class HeadContext(LlamaBackend):
     def __init__(self, native: NativeContext, spec: HeadSpec) -> None:
         super().__init__(native)
         self.spec = spec
-        self._n_embd = lib.llama_model_n_embd(native.model)
+        self._n_embd = lib.llama_model_n_embd_out(native.model)  # of hidden states: an assistant's are its model's
         self._n_rows = native.facts.n_batch
         self._followed: dict[int, Followed] = {}
 
@@ -255,17 +255,17 @@ class HeadBackend(LlamaBackend):
         self.head.shift(sequence_id, n_keep, n_discard)
 
     def state_bytes(self, sequence_id: int) -> int:
-        return _LENGTH.size + super().state_bytes(sequence_id) + self.head.state_bytes(sequence_id)
+        return STATE_LENGTH.size + super().state_bytes(sequence_id) + self.head.state_bytes(sequence_id)
 
     def save_state(self, sequence_id: int) -> State:
-        length, of_head = _LENGTH.pack(super().state_bytes(sequence_id)), self.head.save_state(sequence_id)
+        length, of_head = STATE_LENGTH.pack(super().state_bytes(sequence_id)), self.head.save_state(sequence_id)
         before = length + self._saved_positions(sequence_id)
         return self._save(sequence_id, lib.LLAMA_STATE_SEQ_FLAGS_NONE, before=before, after=of_head)
 
     def restore_state(self, sequence_id: int, state: State) -> bool:
         view = memoryview(state)
-        end = _LENGTH.size + _LENGTH.unpack_from(view)[0]
-        is_restored = super().restore_state(sequence_id, view[_LENGTH.size : end])
+        end = STATE_LENGTH.size + STATE_LENGTH.unpack_from(view)[0]
+        is_restored = super().restore_state(sequence_id, view[STATE_LENGTH.size : end])
         if is_restored:
             self.head.restore_state(sequence_id, view[end:])
         return is_restored

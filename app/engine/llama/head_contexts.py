@@ -1,4 +1,4 @@
-"""The kinds of draft heads: one token after another (MTP layer, EAGLE-3), or a block at once (DFlash, DSpark).
+"""The kinds of draft heads: one token after another (MTP layers, EAGLE-3), or a block at once (DFlash, DSpark).
 
 Source: common_speculative_impl_draft_mtp, _eagle3 and _dflash in llama.cpp common/speculative.cpp as vendored in
 llama-cpp-python 0.3.36.
@@ -6,15 +6,15 @@ llama-cpp-python 0.3.36.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import replace
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
 
-from app.engine.backend import Chunk, DecodeStatus
+from app.engine.backend import Chunk, DecodeStatus, State
 from app.engine.llama.context import Batch, LlamaBackend, NativeContext
-from app.engine.llama.head_backend import Followed, HeadContext, Row, WaitingTokens
+from app.engine.llama.head_backend import STATE_LENGTH, Followed, HeadContext, Row, WaitingTokens
 from app.engine.llama.native import hidden_states, lib
 from app.engine.request import AdapterSet
 from app.engine.speculative.draft_heads import HeadSpec, PredictedToken
@@ -41,6 +41,13 @@ class HiddenRows:
         begin, rows = self._rows.get(sequence_id, (position, ()))
         index = position - 1 - begin
         return rows[index] if 0 <= index < len(rows) else None
+
+    def last(self, sequence_id: int) -> tuple[int, Row] | None:
+        """Return the position of the last token and its row, None where there is none."""
+        if sequence_id not in self._rows:
+            return None
+        begin, rows = self._rows[sequence_id]
+        return begin + len(rows) - 1, rows[-1]
 
     def share(self, source_id: int, target_id: int) -> None:
         self.remove(target_id)
@@ -161,11 +168,148 @@ class AutoregressiveContext(HeadContext):
         self._drafted.remove(sequence_id)
 
 
+@dataclass(frozen=True, slots=True)
+class DraftedRun:
+    """The tokens of a draft so far, from `position` on, and the hidden states behind all but the last."""
+
+    sequence_id: int
+    position: int
+    tokens: list[int]
+    rows: list[Row]
+
+
 class MtpContext(AutoregressiveContext):
-    """The MTP layer of the model itself, over the same weights and with the same adapters."""
+    """An MTP layer of the model itself, the first behind its last or a later one by `index`, over the same weights and
+    with the same adapters."""
+
+    def __init__(self, native: NativeContext, spec: HeadSpec, index: int = 0) -> None:
+        super().__init__(native, spec)
+        hidden_states().llama_set_nextn_layer_offset(native.context, index)
 
     def set_adapters(self, adapters: AdapterSet) -> None:
         LlamaBackend.set_adapters(self, adapters)
+
+    def last_drafted(self, sequence_id: int, position: int) -> Row:
+        """Return the layer's hidden state of the token at `position`, which it drafted last."""
+        row = self._drafted.before(sequence_id, position + 1)
+        assert row is not None, "the layer has just drafted there"
+        return row
+
+    def predict_after(self, runs: Sequence[DraftedRun]) -> list[NDArray[np.float32]]:
+        """Return the logits after each run of tokens, all of which the layer computes anew; an empty list if cells run
+        short."""
+        self.catch_up([run.sequence_id for run in runs])
+        chunks, end = [], 0
+        for run in runs:
+            self._drafted.remove(run.sequence_id)
+            self._ahead.pop(run.sequence_id, None)
+            followed = self._known(run.sequence_id, run.position)
+            LlamaBackend.truncate(self, run.sequence_id, followed.end)
+            begin, end = end, end + len(run.tokens)
+            self._batch.states[begin] = self._row_before(run.sequence_id, run.position)
+            self._batch.states[begin + 1 : end] = run.rows
+            chunks.append(Chunk(run.sequence_id, run.position, run.tokens, 1))
+        if self.decode(chunks) is not DecodeStatus.DONE:
+            for run in runs:
+                self._forget(run.sequence_id)
+            return []
+        logits, end = [], 0
+        for run in runs:
+            end += len(run.tokens)
+            pointer = hidden_states().llama_get_embeddings_nextn_ith(self._context, end - 1)
+            last = run.position + len(run.tokens) - 1
+            self._drafted.set(run.sequence_id, last, np.ctypeslib.as_array(pointer, (1, self._n_embd)))
+            self._ahead[run.sequence_id] = run.position, run.tokens[0]
+            logits.append(self.logits(end - 1))
+        return logits
+
+
+class ChainedMtpContext(MtpContext):
+    """Several MTP layers that take turns: the first predicts the first token of a draft, the second the next one from
+    all tokens so far. Each follows the model's tokens with the model's own hidden states. Every layer has a context:
+    llama.cpp stores them all in the same cells, and would not find the cells of one layer again for the next."""
+
+    def __init__(self, native: NativeContext, spec: HeadSpec, later: Sequence[MtpContext]) -> None:
+        super().__init__(native, spec)
+        self._later = tuple(later)
+        for context in later:
+            self._owned.callback(context.close)
+        self._runs: dict[int, DraftedRun] = {}
+
+    def predict(self, chunks: Sequence[Chunk]) -> list[NDArray[np.float32]]:
+        """Return as the protocol has it; also an empty list for a chunk behind the turn of the last layer. All chunks
+        are the first tokens of drafts, or all continue drafts of one length."""
+        runs = [run for chunk in chunks if (run := self._run(chunk)) is not None]
+        turn = max((len(run.tokens) for run in runs), default=0) - 1
+        if len(runs) < len(chunks) or turn > len(self._later):
+            return []
+        layer = self._later[turn - 1] if turn else self
+        predicted = layer.predict_after(runs) if turn else super().predict(chunks)
+        for run in runs[: len(predicted)]:
+            row = layer.last_drafted(run.sequence_id, run.position + turn)
+            self._runs[run.sequence_id] = replace(run, rows=[*run.rows, row])
+        return predicted
+
+    def _run(self, chunk: Chunk) -> DraftedRun | None:
+        """Return the draft that ends with `chunk`, None for one that goes on where the last layer has ended."""
+        run, known = self._runs.get(chunk.sequence_id), self._followed.get(chunk.sequence_id)
+        if known is None or known.end >= chunk.position:
+            return DraftedRun(chunk.sequence_id, chunk.position, [*chunk.tokens], [])
+        if run is None or run.position + len(run.tokens) != chunk.position:
+            return None
+        return replace(run, tokens=[*run.tokens, *chunk.tokens])
+
+    def follow(self, chunks: Sequence[Chunk], features: Row) -> None:
+        super().follow(chunks, features)
+        for context in self._later:
+            context.follow(chunks, features)
+
+    def catch_up(self, sequence_ids: Collection[int]) -> None:
+        super().catch_up(sequence_ids)
+        for context in self._later:
+            context.catch_up(sequence_ids)
+
+    def set_adapters(self, adapters: AdapterSet) -> None:
+        super().set_adapters(adapters)
+        for context in self._later:
+            context.set_adapters(adapters)
+
+    def set_threads(self, n_threads: int) -> None:
+        super().set_threads(n_threads)
+        for context in self._later:
+            context.set_threads(n_threads)
+
+    def share_cells(self, source_id: int, target_id: int, begin: int, end: int) -> None:
+        super().share_cells(source_id, target_id, begin, end)
+        for context in self._later:
+            context.share_cells(source_id, target_id, begin, end)
+
+    def truncate(self, sequence_id: int, n_tokens: int) -> int:
+        for context in self._later:
+            context.truncate(sequence_id, n_tokens)
+        return super().truncate(sequence_id, n_tokens)
+
+    def shift(self, sequence_id: int, n_keep: int, n_discard: int) -> None:
+        super().shift(sequence_id, n_keep, n_discard)
+        for context in self._later:
+            context.shift(sequence_id, n_keep, n_discard)
+
+    def state_bytes(self, sequence_id: int) -> int:
+        later = sum(context.state_bytes(sequence_id) for context in self._later)
+        return STATE_LENGTH.size * len(self._later) + later + super().state_bytes(sequence_id)
+
+    def save_state(self, sequence_id: int) -> State:
+        later = [context.save_state(sequence_id) for context in self._later]
+        parts = [part for state in later for part in (STATE_LENGTH.pack(len(state)), state)]
+        return b"".join((*parts, super().save_state(sequence_id)))
+
+    def restore_state(self, sequence_id: int, state: State) -> bool:
+        rest = memoryview(state)
+        for context in self._later:
+            end = STATE_LENGTH.size + STATE_LENGTH.unpack_from(rest)[0]
+            context.restore_state(sequence_id, rest[STATE_LENGTH.size : end])
+            rest = rest[end:]
+        return super().restore_state(sequence_id, rest)
 
 
 class EagleContext(AutoregressiveContext):

@@ -18,11 +18,12 @@ from numpy.typing import NDArray
 
 from app.engine.backend import Chunk
 from app.engine.embedding import Pooling
+from app.engine.llama.assistant_context import AssistantContext
 from app.engine.llama.context import LlamaAdapters, LlamaBackend, NativeContext
 from app.engine.llama.devices import buffer_bytes_by_device, ggml_gpus, gpu_address
 from app.engine.llama.embedder import LlamaEmbedder
 from app.engine.llama.head_backend import HeadBackend, HeadContext
-from app.engine.llama.head_contexts import BlockContext, EagleContext, MtpContext
+from app.engine.llama.head_contexts import BlockContext, ChainedMtpContext, EagleContext, MtpContext
 from app.engine.llama.host_memory import HugePages, new_zero_pages_given_back
 from app.engine.llama.native import EvalObserver, architecture_of, ggml_function, lib, load_error, native_log
 from app.engine.llama.projector import LlamaProjector, ProjectorOptions
@@ -53,6 +54,10 @@ from quantizer.system.errors import EngineError
 N_BATCH = 512
 _SHORTEST = 64  # tokens of a context that shows the model's weights
 _NOTHING = b"^$"  # matches the name of no tensor
+_HEAD_CONTEXTS: dict[HeadKind, type[HeadContext]] = {
+    HeadKind.EAGLE3: EagleContext,
+    HeadKind.ASSISTANT: AssistantContext,
+}
 _UNREAD = "wrong number of tensors"  # `done_getting_tensors` in src/llama-model-loader.cpp
 _LOAD_MODES = {
     LoadMode.AUTO: lib.LLAMA_LOAD_MODE_AUTO,
@@ -84,7 +89,7 @@ class LlamaModel:
         is_writable: bool = False,
         repacked_types: Sequence[str] = (),
     ) -> None:
-        """Load the validated model at `path`, placed by `parameters`, its MTP layer only `with_mtp`. Weights that are
+        """Load the validated model at `path`, placed by `parameters`, its MTP layers only `with_mtp`. Weights that are
         `is_writable` are in this process's memory, not in the file's pages. With `extra_buffers` all weights are
         repacked that llama.cpp can, or those of `repacked_types` alone. `on_progress` gets fractions from 0 to 1 and
         returns False to cancel. Raises EngineError with llama.cpp's message, MemoryShortError without memory."""
@@ -129,9 +134,9 @@ class LlamaModel:
         with_mtp: bool = True,
     ) -> LlamaBackend:
         """Return a backend over these weights; close it before the model. Raises EngineError without memory for it. It
-        is a HeadBackend with a `head`, and `with_mtp` if that layer was loaded and the model has no windows. `observer`
-        gets all graph nodes. Steps of at least `copy_from` tokens use `copies`, which it frees, or if the setting has
-        copies those of the model."""
+        is a HeadBackend with a `head`, and `with_mtp` if those layers were loaded. `observer` gets all graph nodes.
+        Steps of at least `copy_from` tokens use `copies`, which it frees, or if the setting has copies those of the
+        model."""
         is_on_gpu = self._parameters.n_gpu_layers > 0 and self._parameters.offload_kqv
         facts = replace(_facts(self._model, config, setting), is_on_host=not is_on_gpu)
         with ExitStack() as owned:
@@ -151,7 +156,7 @@ class LlamaModel:
                 )
             if head is not None:
                 key, head_context = head.key, head.model._new_head(head.spec, facts, setting, context, owned)  # noqa: SLF001
-            elif with_mtp and self._has_mtp and not facts.n_window:
+            elif with_mtp and self._has_mtp:
                 key, head_context = "mtp", self._new_mtp(facts, setting, weights, owned)
             else:
                 owned.pop_all()
@@ -237,27 +242,39 @@ class LlamaModel:
     def _new_mtp(
         self, facts: BackendFacts, setting: RuntimeSettings, weights: StepWeights | None, owned: ExitStack
     ) -> HeadContext:
-        # The layer has attention and no state, even where the model has states.
-        facts = replace(facts, n_cells=facts.n_cells + facts.n_sequences * DRAFT_CELLS, truncation=Truncation())
+        n_layers = lib.llama_model_n_layer_nextn(self._model)
+        n_batch = max(facts.n_batch, n_layers * facts.n_seq_max)  # later layers compute a draft of each answer whole
+        n_cells = facts.n_cells + facts.n_sequences * DRAFT_CELLS
+        # The layers have attention and no state, even where the model has states.
+        facts = replace(facts, n_cells=n_cells, n_batch=n_batch, truncation=Truncation())
         params = self._context_params(facts, setting)
         params.ctx_type = lib.LLAMA_CONTEXT_TYPE_MTP
         params.n_outputs_max = facts.n_seq_max  # a row for each answer, not for a whole batch; with fewer it aborts
-        spec = HeadSpec(HeadKind.MTP, target_layers=(lib.llama_model_n_layer(self._model),))
-        context = self._new_context(params, owned)
-        return MtpContext(NativeContext(self._model, context, facts, self._llama_adapters, weights), spec)
+        params.swa_full = True  # a rejected draft may return to any position, in a layer with a window too
+        spec = HeadSpec(HeadKind.MTP, target_layers=(lib.llama_model_n_layer(self._model),), n_layers=n_layers)
+        first, *later = (
+            NativeContext(self._model, self._new_context(params, owned), facts, self._llama_adapters, weights)
+            for _ in range(n_layers)
+        )
+        if not later:
+            return MtpContext(first, spec)
+        return ChainedMtpContext(first, spec, [MtpContext(other, spec, 1 + i) for i, other in enumerate(later)])
 
     def _new_head(
         self, spec: HeadSpec, facts: BackendFacts, setting: RuntimeSettings, target: int, owned: ExitStack
     ) -> HeadContext:
         """Return a context of these weights, a head's, beside the `target` context, whose `facts` it gets."""
-        n_rows = max(HEAD_BATCH, facts.n_seq_max)
-        n_cells = facts.n_cells + facts.n_sequences * DRAFT_CELLS
+        is_assistant = spec.kind is HeadKind.ASSISTANT  # whose cells are the model's
+        n_rows = facts.n_seq_max if is_assistant else max(HEAD_BATCH, facts.n_seq_max)
+        n_cells = facts.n_cells + (0 if is_assistant else facts.n_sequences * DRAFT_CELLS)
         facts = replace(facts, n_cells=n_cells, n_batch=n_rows, truncation=Truncation(), adapters=())
         params = self._context_params(facts, replace(setting, n_ubatch=n_rows))
         params.n_outputs_max = n_rows
         params.ctx_other = target
-        params.swa_full = True  # a rejected draft may return to any position
-        kind = EagleContext if spec.kind is HeadKind.EAGLE3 else BlockContext
+        params.swa_full = not is_assistant  # a rejected draft may return to any position
+        if is_assistant:
+            params.ctx_type = lib.LLAMA_CONTEXT_TYPE_MTP  # its hidden states come with the tokens
+        kind = _HEAD_CONTEXTS.get(spec.kind, BlockContext)
         return kind(NativeContext(self._model, self._new_context(params, owned), facts, self._llama_adapters), spec)
 
     def _context_params(self, facts: BackendFacts, setting: RuntimeSettings) -> lib.llama_context_params:

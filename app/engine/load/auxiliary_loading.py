@@ -19,9 +19,10 @@ from typing import TYPE_CHECKING, TypeAlias
 
 import numpy as np
 
-from app.engine.load.head_file import has_mtp_layers, mtp_layer_bytes, read_head
+from app.engine.load.head_file import read_head
 from app.engine.load.machine_file import MachineFile, fingerprint, model_key, this_build
 from app.engine.load.planner import LoadAttempt
+from app.engine.load.prediction_layers import has_mtp_layers, mtp_layer_bytes
 from app.engine.load.projector_file import validate_projector
 from app.engine.media.chunks import MAX_SIDE, MediaChunk, MediaLayout, Picture, Sound
 from app.engine.media.decoder_process import DecoderProcess
@@ -29,7 +30,7 @@ from app.engine.media.media_queue import MediaQueue
 from app.engine.media.media_store import MAX_DISK_BYTES, MediaStore
 from app.engine.messages import BackendFacts, EngineConfig
 from app.engine.request import MediaInput
-from app.engine.speculative.cost_model import StepCost
+from app.engine.speculative.cost_model import MAX_DRAFT_TOKENS, StepCost
 from app.engine.speculative.draft_heads import AutoregressiveHeadSource, BlockHeadSource, HeadKind
 from app.engine.speculative.draft_model import DraftModel, vocabulary_mismatch
 from app.engine.speculative.draft_source import DraftSource
@@ -40,6 +41,7 @@ from offload.footprint.auxiliary_models import min_ubatch, picture_tokens
 from offload.placement.load_parameters import LoadParameters
 from quantizer.gguf.gguf_reader import ModelFileError
 from quantizer.gguf.header import Header, read_header
+from quantizer.gguf.hyperparameters import hyperparameter
 from quantizer.gguf.projector_header import ProjectorHeader
 from quantizer.system.errors import EngineError, ErrorInfo, UserError
 from quantizer.system.memory_limit import out_of_memory
@@ -99,10 +101,11 @@ def load_draft_sources(
         on_notice(f"{Path(config.draft_path).name} drafts for {name}: {head.name}.")
         return (head,)
     if head is not None:
-        on_notice(f"{name} drafts with its own multi-token-prediction layer.")
+        n_layers = hyperparameter(header, "nextn_predict_layers")
+        layers = "multi-token-prediction layer" if n_layers == 1 else f"{n_layers} multi-token-prediction layers"
+        on_notice(f"{name} drafts with its own {layers}.")
     elif has_mtp_layers(header):
-        reason = "its layers have windows" if facts.n_window else "this engine cannot run them"
-        on_notice(f"{name} has multi-token-prediction layers and answers without them: {reason}.")
+        on_notice(f"{name} has multi-token-prediction layers that llama.cpp cannot run, and answers without them.")
     draft_model = load_draft_model(config, attempt.setting, model, facts, step_cost, owned, place)
     return tuple(source for source in (head, draft_model) if source is not None)
 
@@ -121,7 +124,8 @@ def make_head_source(
     n_bytes = mtp_bytes if kind is HeadKind.MTP and mtp_bytes else head.facts.model_bytes
     share = n_bytes / max(1, backend.facts.model_bytes)
     if isinstance(head, llama.AutoregressiveContext):
-        return AutoregressiveHeadSource(kind.source_name, head, share, step_cost)
+        n_most = head.spec.n_layers if head.spec.n_layers > 1 else MAX_DRAFT_TOKENS
+        return AutoregressiveHeadSource(kind.source_name, head, share, step_cost, n_most=n_most)
     assert isinstance(head, llama.BlockContext), "heads predict one token further, or a block"
     return BlockHeadSource(kind.source_name, head, share, step_cost)
 

@@ -10,8 +10,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TypeVar
 
-from app.engine.load.head_file import find_head, is_head, mtp_layer_bytes, read_head
+from app.engine.load.head_file import find_head, is_head, read_head
 from app.engine.load.planner import LoadAttempt, LoadDevices, LoadPlanner
+from app.engine.load.prediction_layers import mtp_layer_bytes
 from app.engine.load.projector_file import validate_projector
 from app.engine.messages import EngineConfig
 from app.engine.tuning.tune_results import RuntimeSettings
@@ -20,7 +21,6 @@ from offload.plan import PlacementPlan
 from quantizer.gguf.adapters import validate_adapter
 from quantizer.gguf.gguf_reader import ModelFileError
 from quantizer.gguf.header import Header
-from quantizer.gguf.layer_caches import layer_caches_of
 from quantizer.gguf.validation import tensors_of, validate_gguf
 
 Planned = TypeVar("Planned")
@@ -50,7 +50,7 @@ def read_auxiliary_models(
         draft=draft,
         adapters=tuple(PlannedAdapter(path.name, validate_adapter(path, header.path).tensors) for path in adapters),
         projector=planned_projector,
-        has_mtp_layer=not layer_caches_of(header).n_window and mtp_layer_bytes(header) is not None,
+        has_mtp_layer=mtp_layer_bytes(header) is not None,
     )
 
 

@@ -1,8 +1,8 @@
-"""Draft heads and MTP layers in files: which kind a file is, what it needs to run, and whether it belongs to a model.
+"""Draft heads in files: which kind a file is, what it needs to run, and whether it belongs to a model.
 
-llama.cpp ends the process where a head does not fit its model or a tensor of an MTP layer is missing, so all of that is
-checked here, from the headers. Source: src/models/eagle3.cpp and dflash.cpp, graph_mtp and the layers' inputs in
-src/models, `extract_layer_inputs` in src/llama-context.cpp of llama.cpp as vendored in llama-cpp-python 0.3.36.
+llama.cpp ends the process where a head does not fit its model, so all of that is checked here, from the headers.
+Source: src/models/eagle3.cpp and dflash.cpp, the layers' inputs in src/models, `extract_layer_inputs` in
+src/llama-context.cpp of llama.cpp as vendored in llama-cpp-python 0.3.36.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from pathlib import Path
 
 import numpy as np
 
+from app.engine.load.assistant_file import ASSISTANT, assistant_faults
 from app.engine.speculative.draft_heads import HeadKind, HeadSpec
 from offload.footprint.auxiliary_models import DRAFT_HEADS
 from quantizer.gguf.file_names import head_rank
@@ -19,11 +20,12 @@ from quantizer.gguf.gguf_reader import ArrayRef, ModelFileError
 from quantizer.gguf.header import Header
 from quantizer.gguf.hyperparameters import hyperparameter
 from quantizer.gguf.tensor_types import TENSOR_TYPES
-from quantizer.gguf.validation import tensors_of, validate_gguf
+from quantizer.gguf.validation import validate_gguf
 
 MAX_BLOCK_TOKENS = 32  # that a head predicts at once; those in use have 8 to 16
 _REMEDY = "Choose the head that was made for this model for --draft, or leave it out."
 _EAGLE3, _DFLASH = "eagle3", "dflash"
+_KINDS = {_EAGLE3: HeadKind.EAGLE3, ASSISTANT: HeadKind.ASSISTANT}
 _N_EAGLE3_LAYERS, _MAX_TARGET_LAYERS = 3, 64
 
 # Architectures whose layers' inputs llama.cpp stores, and whose last layer's output, by kind of file.
@@ -43,22 +45,6 @@ _WITH_OUTPUT = {
     ),
     _DFLASH: frozenset(["mimo2", "nemotron_h", "nemotron_h_moe"]),
 }
-_NEXT = ("nextn.eh_proj", "nextn.enorm", "nextn.hnorm", "attn_norm", "attn_output")
-_EXPERTS = ("ffn_gate_inp", "ffn_gate_exps", "ffn_up_exps", "ffn_down_exps")
-_SHARED_EXPERT = ("ffn_gate_shexp", "ffn_up_shexp", "ffn_down_shexp")
-_FEED_FORWARD = ("ffn_gate", "ffn_up", "ffn_down")
-_GATED_ATTENTION = ("attn_q", "attn_k", "attn_v", "attn_q_norm", "attn_k_norm", "post_attention_norm")
-_LATENT = ("attn_q_a", "attn_q_a_norm", "attn_q_b", "attn_kv_a_mqa", "attn_kv_a_norm", "attn_k_b", "attn_v_b")
-# Tensors of an MTP layer by architecture. Left out: those with a window, and those that llama.cpp loads and never runs.
-_NEEDED: dict[str, tuple[str, ...]] = {
-    "glm4moe": (*_NEXT, *_EXPERTS, "post_attention_norm"),
-    "hy_v3": (*_NEXT, *_EXPERTS, *_SHARED_EXPERT, "attn_q_norm", "attn_k_norm", "ffn_norm"),
-    "qwen35": (*_NEXT, *_GATED_ATTENTION, *_FEED_FORWARD),
-    "qwen35moe": (*_NEXT, *_GATED_ATTENTION, *_EXPERTS, *_SHARED_EXPERT, "ffn_gate_inp_shexp"),
-    "qwen3next": (*_NEXT, *_GATED_ATTENTION, *_EXPERTS, *_SHARED_EXPERT, "ffn_gate_inp_shexp"),
-    "deepseek2": (*_NEXT, *_EXPERTS, *_SHARED_EXPERT, *_LATENT, "ffn_norm"),
-}
-_LITE_DEEPSEEK = (26, 27, 48)  # trunk layers of the deepseek2 models that llama.cpp reads without latent queries
 
 
 def is_head(header: Header) -> bool:
@@ -66,8 +52,8 @@ def is_head(header: Header) -> bool:
 
 
 def head_kind(header: Header) -> HeadKind:
-    if header.architecture == _EAGLE3:
-        return HeadKind.EAGLE3
+    if header.architecture in _KINDS:
+        return _KINDS[header.architecture]
     names = {tensor.name for tensor in header.tensors}
     return HeadKind.DSPARK if "markov_w1.weight" in names else HeadKind.DFLASH
 
@@ -78,6 +64,8 @@ def read_head(head: Header, model: Header) -> HeadSpec:
     for reason in _faults(head, model):  # the first
         raise ModelFileError(f"{head.path.name} cannot draft for {model.path.name}: {reason}.", _REMEDY)
     kind, layers = head_kind(head), _target_layers(head)
+    if kind is HeadKind.ASSISTANT:
+        return HeadSpec(kind, (hyperparameter(model, "block_count"),))
     if kind is HeadKind.EAGLE3:
         return HeadSpec(kind, layers)
     names = {tensor.name for tensor in head.tensors}
@@ -122,6 +110,10 @@ def find_head(model: Header) -> tuple[Path | None, tuple[str, ...]]:
 def _faults(head: Header, model: Header) -> Iterator[str]:
     if (head.integer("split.count") or 1) > 1:
         yield "it is split into several files"
+    if head.architecture == ASSISTANT:
+        yield from assistant_faults(head, model)
+        yield from _vocabulary_faults(head, model)
+        return
     yield from _layer_faults(head, model)
     yield from _width_faults(head, model)
     yield from _vocabulary_faults(head, model)
@@ -212,34 +204,3 @@ def _n_tokens(header: Header) -> int:
 def _flag(head: Header, suffix: str, *, default: bool) -> bool:
     value = head.metadata.get(f"{head.architecture}.{suffix}")
     return value if isinstance(value, bool) else default
-
-
-def has_mtp_layers(header: Header) -> bool:
-    return bool(header.integer(f"{header.architecture}.nextn_predict_layers"))
-
-
-def mtp_layer_bytes(header: Header) -> int | None:
-    """Return the bytes that are read for the layer that predicts one token further, the output matrix included. None
-    for a file without one that can draft. Raises ModelFileError for a bad shard."""
-    needed = _NEEDED.get(header.architecture)
-    if needed is None or header.integer(f"{header.architecture}.nextn_predict_layers") != 1:
-        return None
-    n_trunk = (header.integer(f"{header.architecture}.block_count") or 1) - 1
-    n_bytes = {tensor.name: tensor.n_bytes for tensor in tensors_of(header)}
-    block = f"blk.{n_trunk}."
-    if not _can_run(header, n_trunk) or any(f"{block}{name}.weight" not in n_bytes for name in needed):
-        return None
-    own = sum(size for name, size in n_bytes.items() if name.startswith(block))
-    return own + n_bytes.get("output.weight", n_bytes.get("token_embd.weight", 0))
-
-
-def _can_run(header: Header, n_trunk: int) -> bool:
-    """Return whether llama.cpp runs the layer with these hyperparameters."""
-    prefix = header.architecture
-    if (header.integer(f"{prefix}.leading_dense_block_count") or 0) > n_trunk:
-        return False
-    if prefix != "deepseek2":
-        return True
-    lengths = ("attention.q_lora_rank", "attention.key_length_mla", "attention.value_length_mla")
-    is_latent = all(header.integer(f"{prefix}.{length}") for length in lengths)
-    return is_latent and n_trunk not in _LITE_DEEPSEEK and f"{prefix}.attention.temperature_scale" not in header.fields

@@ -30,7 +30,7 @@ from app.engine.load.auxiliary_loading import (
     usable_projector,
 )
 from app.engine.load.auxiliary_models import LoadPlan, plan_load, with_found_head
-from app.engine.load.head_file import is_head, mtp_layer_bytes
+from app.engine.load.head_file import is_head
 from app.engine.load.machine import exposure_warning
 from app.engine.load.machine_file import fingerprint, model_key
 from app.engine.load.planner import (
@@ -41,6 +41,7 @@ from app.engine.load.planner import (
     requested_run,
     size_context,
 )
+from app.engine.load.prediction_layers import mtp_layer_bytes
 from app.engine.load.quick_types import measure_prompts
 from app.engine.load.run_history import RunHistory, RunRecorder, SpeedSample
 from app.engine.load.self_test import NOTICE, run_self_test

@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 
 from app.engine.backend import Chunk
 from app.engine.loop.sequence import Sequence
-from app.engine.speculative.cost_model import CONFIDENCE, DraftEstimate, StepCost
+from app.engine.speculative.cost_model import CONFIDENCE, MAX_DRAFT_TOKENS, DraftEstimate, StepCost
 from app.engine.speculative.draft_source import (
     EXPECTED_ANSWER_TOKENS,
     DraftCost,
@@ -40,6 +40,7 @@ class HeadKind(StrEnum):
     EAGLE3 = "EAGLE-3"
     DFLASH = "DFlash"
     DSPARK = "DSpark"
+    ASSISTANT = "assistant"
 
     @property
     def source_name(self) -> str:
@@ -50,7 +51,7 @@ class HeadKind(StrEnum):
 class HeadSpec:
     """What a head needs to run. It reads the inputs of the layers `target_layers` of its model; one that equals the
     number of layers is the output of the last. In one pass it predicts up to `n_block` tokens, in whose places
-    `mask_token` stands."""
+    `mask_token` stands. Of several MTP `n_layers` each predicts one token of a draft."""
 
     kind: HeadKind
     target_layers: tuple[int, ...]
@@ -59,6 +60,7 @@ class HeadSpec:
     samples_from_anchor: bool = False  # the place of the newest token predicts too
     is_causal: bool = True
     has_confidence: bool = False
+    n_layers: int = 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,9 +83,9 @@ class AutoregressiveHead(Head, Protocol):
     """A head that predicts one token beyond the end of a sequence, then one more from its own hidden state."""
 
     def predict(self, chunks: Many[Chunk]) -> list[NDArray[np.float32]]:
-        """Return the logits after each chunk, of one token each; an empty list if cells run short. A chunk begins where
-        its sequence ends in the backend, or after an earlier chunk of this method. Everything is dropped when the
-        backend computes the sequence further."""
+        """Return the logits after each chunk, of one token each; an empty list if cells run short, or where a draft is
+        as long as the head can make it. A chunk begins where its sequence ends in the backend, or after an earlier
+        chunk of this method. Everything is dropped when the backend computes the sequence further."""
 
 
 class BlockHead(Head, Protocol):
@@ -155,10 +157,22 @@ class _HeadSource(Generic[HeadT]):
 
 
 class AutoregressiveHeadSource(_HeadSource[AutoregressiveHead]):
-    """Drafts of a head token by token; all requests of one call are drafted in the same batches."""
+    """Drafts of a head token by token, up to `n_most`; all requests of one call are drafted in the same batches."""
+
+    def __init__(
+        self,
+        name: str,
+        head: AutoregressiveHead,
+        share_of_bytes: float,
+        target_cost: StepCost,
+        clock: Callable[[], float] = time.perf_counter,
+        n_most: int = MAX_DRAFT_TOKENS,
+    ) -> None:
+        super().__init__(name, head, share_of_bytes, target_cost, clock)
+        self._n_most = n_most
 
     def estimate(self, sequence: Sequence, n_max: int, n_answers: int) -> DraftEstimate:
-        rate = sequence.drafting.acceptance[self.name].mean_rate
+        rate, n_max = sequence.drafting.acceptance[self.name].mean_rate, min(n_max, self._n_most)
         per_token, catch_up = self._cost.per_token(n_answers), self._shared_catch_up(sequence)
         return DraftEstimate(repeat(rate, n_max), rate, per_token, catch_up)
 

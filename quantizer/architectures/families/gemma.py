@@ -444,4 +444,42 @@ _UNIFIED = replace(
     settings=_GEMMA_4.settings.plus(defaults={"hidden_size_per_layer_input": 0}),
 )
 
-GEMMA_4 = (_GEMMA_4, _UNIFIED)
+
+def _assistant_layer(config: Config, i: int) -> shapes.Dimensions:
+    return shapes.without(_gemma_4_layer(config, i), "attn_k.weight", "attn_k_norm.weight", "attn_v.weight")
+
+
+# a head that drafts: layers without keys and values, between projections from and to the width of its model
+_ASSISTANT = replace(
+    _GEMMA_4,
+    hf_classes=("Gemma4AssistantForCausalLM", "Gemma4UnifiedAssistantForCausalLM"),
+    gguf_name="gemma4-assistant",
+    hyperparameters=(
+        *(row for row in _GEMMA_4.hyperparameters if row not in (_ALWAYS_SOFTCAP, *_SHARING)),
+        rows.u32("embedding_length_out", "backbone_hidden_size"),
+        rows.u32("nextn_predict_layers", "num_hidden_layers"),
+    ),
+    tensors=replace(
+        _GEMMA_4.tensors,
+        model=lambda config: {
+            **shapes.without(shapes.decoder(config), "output.weight"),
+            "nextn.pre_projection.weight": (2 * config.integer("backbone_hidden_size"), "n_embd"),
+            "nextn.post_projection.weight": ("n_embd", config.integer("backbone_hidden_size")),
+        },
+        layer=_assistant_layer,
+    ),
+    names=TensorNames(
+        map_of="gemma4",
+        own={f"{what}_projection": f"nextn.{what}_projection" for what in ("pre", "post")},
+        # an index of the embedding, which llama.cpp does not use
+        unused=("masked_embedding.",),
+    ),
+    settings=replace(
+        _GEMMA_4.settings,
+        defaults={**_GEMMA_4.settings.defaults, "hidden_size_per_layer_input": 0},
+        assumed={**_ASSUMED, "tie_word_embeddings": True},
+    ),
+    is_draft_head=True,
+)
+
+GEMMA_4 = (_GEMMA_4, _UNIFIED, _ASSISTANT)

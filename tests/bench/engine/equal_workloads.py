@@ -20,6 +20,7 @@ from rich.table import Table
 
 from app.engine.llama import LlamaModel, LoadedHead
 from app.engine.load.head_file import read_head
+from app.engine.load.prediction_layers import mtp_layer_bytes
 from app.engine.messages import Finished
 from app.engine.request import FinishReason
 from app.engine.tuning.tune_results import RuntimeSettings
@@ -92,14 +93,16 @@ def _difference(played: PlayedAnswer, made: ReferenceAnswer, n_same: int, alone:
 
 
 def run(path: Path, seeds: range, setting: RuntimeSettings, head_path: Path | None = None, gpu: str = "") -> Findings:
-    """Play the workloads of `seeds` on the model at `path`, with a head if one is named, and compare every answer.
+    """Play the workloads of `seeds` on the model at `path`, with a head if one is named, else with its own layers that
+    predict, and compare every answer.
 
     All layers are on `gpu`, empty for the processor.
     """
     header = validate_gguf(path)
     n_layers = hyperparameter(header, "block_count") + 1
     placed = replace(ON_HOST, devices=(gpu,), n_gpu_layers=n_layers, tensor_split=(n_layers,)) if gpu else ON_HOST
-    model = LlamaModel(path, placed, setting.extra_buffers, lambda _fraction: True)
+    has_layers = head_path is None and mtp_layer_bytes(header) is not None
+    model = LlamaModel(path, placed, setting.extra_buffers, lambda _fraction: True, with_mtp=has_layers)
     head = None
     if head_path is not None:
         spec = read_head(validate_gguf(head_path), header)

@@ -111,11 +111,31 @@ def test_a_prediction_layer_counts_as_a_layer_and_has_a_context_of_its_own() -> 
     assert with_head.beside_bytes == extra.compute_bytes > 0
 
 
-def with_prediction_layer(base: PlannedModel) -> Header:
+def test_each_of_several_prediction_layers_has_a_context_with_a_cache_for_all_of_them() -> None:
+    base = model(AuxiliaryModels())
+    trunk = [tensor for tensor in base.tensors if tensor.name.startswith("blk.0.")]
+    profiles = []
+    for n_layers in (1, 3):
+        added = tuple(
+            replace(tensor, name=tensor.name.replace("blk.0.", f"blk.{32 + i}."))
+            for i in range(n_layers)
+            for tensor in trunk
+        )
+        header = with_prediction_layer(base, n_layers)
+        planned = PlannedModel(header, (*base.tensors, *added), auxiliary=AuxiliaryModels(has_mtp_layer=True))
+        profiles.append(planned.profile(SETTING))
+    (one,), (three,) = (profile.extras for profile in profiles)
+    assert three.weight_bytes == 3 * one.weight_bytes
+    assert three.cache_bytes == 9 * one.cache_bytes
+    assert three.beside_bytes == 3 * one.beside_bytes
+    assert three.what == "3 prediction layers"
+
+
+def with_prediction_layer(base: PlannedModel, n_layers: int = 1) -> Header:
     fields = dict(base.header.fields)
     count = fields["llama.block_count"]
-    fields["llama.block_count"] = replace(count, value=33)
-    fields["llama.nextn_predict_layers"] = replace(count, value=1)
+    fields["llama.block_count"] = replace(count, value=32 + n_layers)
+    fields["llama.nextn_predict_layers"] = replace(count, value=n_layers)
     return replace(base.header, fields=fields)
 
 

@@ -17,7 +17,7 @@ import numpy as np
 from app.engine.backend import Chunk
 from app.engine.llama import HeadBackend, LlamaModel, MtpContext
 from app.engine.load.auxiliary_loading import make_head_source
-from app.engine.load.head_file import mtp_layer_bytes
+from app.engine.load.prediction_layers import mtp_layer_bytes
 from app.engine.messages import EngineConfig
 from app.engine.tuning.tune_results import RuntimeSettings
 from offload.placement.load_parameters import ON_HOST

@@ -12,10 +12,10 @@ import pytest
 from app.engine.backend import Chunk, DecodeStatus
 from app.engine.llama import HeadBackend
 from app.engine.llama.head_contexts import HiddenRows
-from app.engine.load import head_file
+from app.engine.load import prediction_layers
 from app.engine.load.loading import LoadListener, load_model
 from app.engine.messages import EngineConfig
-from tests.quantizer.gguf_heads import predicting_model
+from tests.quantizer.gguf_heads import PREDICTING, predicting_model
 
 ROWS = np.arange(6, dtype=np.float32).reshape(3, 2)
 
@@ -67,7 +67,6 @@ def test_removed_rows_are_not_returned() -> None:
 
 REAL_HEAD = "tests.app.engine.llama.real_mtp"
 SAME = 1e-3  # logits that differ by their last bits only
-ARCHITECTURES = ["glm4moe", "deepseek2", "hy_v3", "qwen35", "qwen3next"]
 WAYS = ["in_pieces", "beside_another", "with_a_refused_draft", "with_a_shared_begin", "saved_and_restored"]
 
 
@@ -75,14 +74,14 @@ WAYS = ["in_pieces", "beside_another", "with_a_refused_draft", "with_a_shared_be
 def all_results(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, Any]]:
     """By architecture. One process computes them all: to start it takes longer than to compute."""
     folder = tmp_path_factory.mktemp("head")
-    paths = [str(predicting_model(folder / f"{name}.gguf", name)) for name in ARCHITECTURES]
+    paths = [str(predicting_model(folder / f"{name}.gguf", name)) for name in PREDICTING]
     command = [sys.executable, "-m", REAL_HEAD, *paths]
     run = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
     assert run.returncode == 0, run.stderr
-    return dict(zip(ARCHITECTURES, map(json.loads, run.stdout.splitlines()), strict=True))
+    return dict(zip(PREDICTING, map(json.loads, run.stdout.splitlines()), strict=True))
 
 
-@pytest.fixture(scope="module", params=ARCHITECTURES)
+@pytest.fixture(scope="module", params=PREDICTING)
 def results(request: pytest.FixtureRequest, all_results: dict[str, dict[str, Any]]) -> dict[str, Any]:
     return all_results[request.param]
 
@@ -124,23 +123,33 @@ def test_mtp_continues_without_the_beginning_of_a_text(results: dict[str, Any]) 
     assert difference(results, "with_a_begin_that_the_head_lost") > SAME
 
 
+@pytest.mark.slow
+def test_answers_with_drafts_of_own_layers_equal_those_made_alone(tmp_path: Path) -> None:
+    paths = [str(predicting_model(tmp_path / f"{name}.gguf", name)) for name in PREDICTING]
+    command = [sys.executable, "tests/bench/engine/equal_workloads.py", *paths, "--first", "72", "--count", "2"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=1200, check=False)
+    assert done.returncode == 0, done.stdout
+    rows = [line.split() for line in done.stdout.splitlines()[1:]]
+    accepted = {row[0]: int(row[9]) for row in rows if row and row[0] in PREDICTING}
+    assert accepted.keys() == set(PREDICTING)
+    assert all(accepted.values())
+
+
 @pytest.mark.parametrize(
     ("architecture", "notice", "names"),
     [
         ("glm4moe", "m.gguf drafts with its own multi-token-prediction layer.", ["mtp head"]),
         ("qwen35", "m.gguf drafts with its own multi-token-prediction layer.", ["mtp head"]),
-        (
-            "qwen35",
-            "m.gguf has multi-token-prediction layers and answers without them: this engine cannot run them.",
-            [],
-        ),
+        ("mimo2-chained", "m.gguf drafts with its own 3 multi-token-prediction layers.", ["mtp head"]),
+        ("cohere2moe", "m.gguf drafts with its own multi-token-prediction layer.", ["mtp head"]),
+        ("qwen35", "m.gguf has multi-token-prediction layers that llama.cpp cannot run, and answers without them.", []),
     ],
 )
 def test_a_notice_reports_whether_an_mtp_layer_drafts(
     tmp_path: Path, architecture: str, notice: str, names: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if not names:
-        monkeypatch.delitem(head_file._NEEDED, architecture)
+        monkeypatch.delitem(prediction_layers._PREDICTIONS, architecture)
     notices: list[str] = []
     config = EngineConfig(n_ctx=64, n_threads=1, n_sequences=1)
     path = predicting_model(tmp_path / "m.gguf", architecture)
