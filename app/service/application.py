@@ -104,7 +104,7 @@ def create_app(
     stored, runs = ResponseStore(models.settings.data_dir, StoreLimits.of(models.settings)), Runs()
 
     folder = models.settings.data_dir / "batches"
-    running = Batches(BatchStore(folder), FileStore(folder / "files"), jobs)
+    running = Batches(BatchStore(folder), FileStore(folder / "files"), jobs, policy.metered)
 
     async def resume() -> None:
         try:
@@ -142,7 +142,7 @@ def create_app(
         jobs=jobs,
         shutdown_policy=shutdown_policy,
         identity=identity or ServiceIdentity(models.settings),
-        responses=stored,
+        all_responses=stored,
         runs=runs,
         batches=running,
         document=cache(create_document),

@@ -21,7 +21,7 @@ from app.service.api.lmstudio.sdk_requests import UploadedFiles
 from app.service.api.text_request import PromptField
 from app.service.generation.media import DocumentReader, MediaFetcher, PromptMedia, UnreadableError
 from app.service.http.access_log import MeteredKeys, record_of
-from app.service.http.guard import may_manage
+from app.service.http.guard import caller_of, may_manage
 from app.service.http.streaming import unless_gone
 from app.service.jobs.manager import JobManager
 from app.service.models.library import LibraryService, PlanService
@@ -74,10 +74,11 @@ def _digest(content: str) -> bytes:
 class AppState:
     """The objects behind the routes.
 
-    `identity` proves whose the service is; `runs` are responses in the background; `document` returns the OpenAPI
+    `identity` proves whose the service is; `all_responses` are those of every key, of which `responses_of` gives a
+    request its own; `runs` are responses in the background; `document` returns the OpenAPI
     document, which is made at the first call.
     `metered_keys` are the temporary API keys that are open.
-    `open_threads` are the messages of Anthropic's threads that a request is going on from.
+    `open_threads` are the owners and messages of Anthropic's threads that a request is going on from.
     `instances` are the names that LM Studio's clients gave to loaded models, with the ids of those. In prompts that
     clients write themselves `media_marker` stands for a picture or sound. `media_fetcher` fetches these from the web,
     if the settings allow that.
@@ -89,13 +90,13 @@ class AppState:
     jobs: JobManager
     shutdown_policy: ShutdownPolicy
     identity: ServiceIdentity
-    responses: ResponseStore
+    all_responses: ResponseStore
     runs: Runs
     batches: Batches
     document: Callable[[], dict[str, Any]]
     metered_keys: MeteredKeys = field(default_factory=MeteredKeys)
     refused: RefusedContent = field(default_factory=RefusedContent)
-    open_threads: set[str] = field(default_factory=set)
+    open_threads: set[tuple[str, str]] = field(default_factory=set)
     instances: dict[str, str] = field(default_factory=dict)
     media_marker: str = field(default_factory=lambda: f"<__media_{token_urlsafe(24)}__>")
     media_fetcher: MediaFetcher | None = None
@@ -107,6 +108,11 @@ def app_state(request: HTTPConnection) -> AppState:
     state = request.app.state.localllm
     assert isinstance(state, AppState)
     return state
+
+
+def responses_of(request: Request) -> ResponseStore:
+    """Return the stored responses and conversations as the key of the request sees them."""
+    return app_state(request).all_responses.seen_by(caller_of(request.scope))
 
 
 async def model_of(

@@ -161,8 +161,9 @@ def _line(scope: Scope, status: int, record: RequestRecord) -> str:
 
 @dataclass(slots=True, eq=False)
 class UsageMeter:
-    """What the requests with one key used."""
+    """What the requests with one key used. They are those of `owner`, or where that is empty of the key itself."""
 
+    owner: str = ""
     _sums: MeteredUsage = field(default_factory=MeteredUsage)
     _first_token_s: deque[float] = field(default_factory=lambda: deque(maxlen=_MOST_TIMES))
     _has_tools: bool = False
@@ -201,12 +202,13 @@ class MeteredKeys:
         self._by_id: dict[str, UsageMeter] = {}
 
     @contextmanager
-    def open(self) -> Iterator[MeteredKey]:
-        """Give a new key that is valid inside the context. Raises RequestError where there are too many."""
+    def open(self, owner: str = "") -> Iterator[MeteredKey]:
+        """Give a new key that is valid inside the context; with it somebody sees what `owner` sees. Raises RequestError
+        where there are too many."""
         if len(self._by_id) >= _MOST_OPEN:
             raise RequestError(f"There are {_MOST_OPEN} temporary keys already.", "End a program that has one.")
         key = MeteredKey(secrets.token_hex(_N_ID_BYTES), _PREFIX + secrets.token_urlsafe(_N_SECRET_BYTES))
-        self._by_id[key.id] = self._by_hash[_hash(key.secret)] = UsageMeter()
+        self._by_id[key.id] = self._by_hash[_hash(key.secret)] = UsageMeter(owner)
         try:
             yield key
         finally:

@@ -142,7 +142,8 @@ def socket_scopes(scope: Scope, *secrets: str) -> frozenset[KeyScope]:
 
 def _belongs_to(record: RequestRecord, key: str) -> None:
     """Note who holds the `key` of a request, by a name from which nobody learns it."""
-    record.owner = hashlib.sha256(key.encode()).hexdigest()
+    lent_by = record.meter.owner if record.meter is not None else ""
+    record.owner = lent_by or hashlib.sha256(key.encode()).hexdigest()
     record.client = f"key {record.owner}"
 
 
@@ -304,6 +305,25 @@ def require_manage(scope: Scope) -> None:
 
 def may_manage(scope: Scope) -> bool:
     return KeyScope.MANAGE in scope.get(_GRANTED_KEY, ALL_SCOPES)
+
+
+@dataclass(frozen=True, slots=True)
+class Caller:
+    """Who asks for what is stored: the `owner` of what it makes, and whether it `sees_all`, also what others made."""
+
+    owner: str = ""
+    sees_all: bool = True
+
+    def sees(self, owner: str) -> bool:
+        return self.sees_all or owner == self.owner
+
+
+SERVICE = Caller()
+
+
+def caller_of(scope: Scope) -> Caller:
+    """Return who asks: a key that may only use models sees what it made itself, as other people may have such keys."""
+    return Caller(record_of(scope).owner, sees_all=may_manage(scope))
 
 
 def _insufficient(missing: KeyScope) -> RefusedError:

@@ -10,14 +10,14 @@ import secrets
 import time
 from collections import Counter
 from collections.abc import AsyncGenerator, Callable, Iterable, Mapping, Sequence
-from contextlib import aclosing, suppress
+from contextlib import aclosing, nullcontext, suppress
 from dataclasses import replace
 
 from app.options.jobs import JobOptions, given
 from app.protocol.job import Job
 from app.service.http.errors import RefusedError
 from app.service.jobs.arguments import Resource, command_of, options_of, resources_of, title_of
-from app.service.jobs.run import JobRun, JobStore
+from app.service.jobs.run import BatchKey, JobRun, JobStore
 from app.settings.settings import Settings
 from quantizer.system.errors import ErrorInfo, StorageError
 from quantizer.system.files import explained
@@ -52,8 +52,8 @@ def startable(
 
 
 class JobManager:
-    """Runs jobs, a few at a time, by `command` (see `JobRun`). `on_work` is called when one starts, `on_idle` when none
-    runs or waits any more and nobody is subscribed."""
+    """Runs jobs, a few at a time, by `command` (see `JobRun`, also for `batch_key`, by default that of the settings).
+    `on_work` is called when one starts, `on_idle` when none runs or waits any more and nobody is subscribed."""
 
     def __init__(
         self,
@@ -63,6 +63,7 @@ class JobManager:
         command: Sequence[str] = python_command("app.cli.job_process"),
     ) -> None:
         self.settings = settings
+        self.batch_key: BatchKey = lambda _: nullcontext(settings.api_key)
         self._command = command
         self._on_work = on_work
         self._on_idle = on_idle
@@ -195,7 +196,7 @@ class JobManager:
         waiting = ((job_id, resources_of(options)) for job_id, options in self._waiting.items())
         for job_id in startable(waiting, [resources_of(run.options) for run in self._runs.values()]):
             job, options, log = self._jobs[job_id], self._waiting.pop(job_id), self._store.log(job_id)
-            self._runs[job_id] = JobRun(job, options, self.settings, self._command, log, self._update)
+            self._runs[job_id] = JobRun(job, options, self.settings, self._command, log, self._update, self.batch_key)
             self._tasks[job_id] = asyncio.create_task(self._run(job_id))
             self._on_work()
         self._notify_if_idle()

@@ -11,7 +11,7 @@ import json
 import secrets
 import time
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
+from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -19,7 +19,7 @@ from typing import Any, TypeAlias
 from app.common.terminal import printable
 from app.library.download import events as download
 from app.library.local.removal import remove_empty_folders
-from app.options.jobs import JobOptions
+from app.options.jobs import BatchOptions, JobOptions
 from app.protocol.codec import decode_checked, encode
 from app.protocol.job import Job, JobState
 from app.service.jobs.arguments import JobCommand, command_of
@@ -44,6 +44,7 @@ from quantizer.system.process import ChildProcess, lower_priority
 from quantizer.write.events import JobFailed
 
 Line: TypeAlias = Mapping[str, Any]
+BatchKey: TypeAlias = Callable[[BatchOptions], AbstractContextManager[str]]
 
 MAX_LOG_BYTES = 256 << 10
 _DROPPED = "[the older part was dropped]\n"
@@ -164,7 +165,7 @@ def _fraction(n_done: int, n_total: int | None) -> float | None:
 
 class JobRun:
     """Runs `job` with its `options` by `command`, which runs verbs as `python -m app.cli.job_process` does; `on_change`
-    receives the job whenever it changes."""
+    receives the job whenever it changes. A batch asks this service with the key that `batch_key` lends it."""
 
     def __init__(
         self,
@@ -174,12 +175,14 @@ class JobRun:
         command: Sequence[str],
         log: JobLog,
         on_change: Callable[[Job], None],
+        batch_key: BatchKey,
     ) -> None:
         self.options = options
         self._settings = settings
         self._command = tuple(command)
         self._log = log
         self._on_change = on_change
+        self._batch_key = batch_key
         self._running = RunningJob.begun(job, time.time())
         self._process: ChildProcess | None = None
         self._is_cancelled = False
@@ -210,16 +213,18 @@ class JobRun:
             with explained(f"{command.folder} cannot be made", "Check its disk."):
                 command.folder.mkdir(parents=True, exist_ok=True)
         try:
-            return await self._run_command(command)
+            lent = self._batch_key(self.options) if isinstance(self.options, BatchOptions) else nullcontext("")
+            with lent as api_key:
+                return await self._run_command(command, api_key)
         finally:
             if command.folder is not None and command.folder.is_relative_to(self._settings.models_dir):
                 remove_empty_folders(command.folder)
 
-    async def _run_command(self, command: JobCommand) -> JobState:
+    async def _run_command(self, command: JobCommand, api_key: str) -> JobState:
         self._write_log(f"[{time.strftime('%Y-%m-%d %H:%M:%S')}] localllm {' '.join(command.argv)}\n")
         own: dict[str, object] = {"DATA_DIR": self._settings.data_dir, "CACHE_DIR": self._settings.cache_dir}
         if self.options.kind == "batch":  # asks this service, whose settings may be from its command line
-            own |= {"HOST": self._settings.host, "PORT": self._settings.port, "API_KEY": self._settings.api_key}
+            own |= {"HOST": self._settings.host, "PORT": self._settings.port, "API_KEY": api_key}
         process = self._process = await ChildProcess.start(
             [*self._command, *command.argv],
             "job's process",

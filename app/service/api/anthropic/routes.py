@@ -20,7 +20,7 @@ from app.service.api.anthropic.responses import (
     blocks,
 )
 from app.service.api.anthropic.threads import continuing, keep, whole_conversation
-from app.service.api.app_state import RefusedContent, app_state, model_of, planner_warnings, turn_of
+from app.service.api.app_state import RefusedContent, app_state, model_of, planner_warnings, responses_of, turn_of
 from app.service.api.text_request import with_model_defaults
 from app.service.generation.chat import ChatTurn, chat_generation, n_prompt_tokens
 from app.service.generation.compaction import NothingToSummarizeError, compaction_turn, summary_of
@@ -56,8 +56,9 @@ def remembering_refused(body: MessagesBody, turn: ChatTurn, refused: RefusedCont
 async def messages(request: Request, body: MessagesBody) -> JsonResponse[MessageResponse] | EventStream[dict[str, Any]]:
     """The next message of a conversation."""
     state = app_state(request)
-    record_of(request.scope).until_end.enter_context(continuing(state.open_threads, body))
-    body = await whole_conversation(state.responses, body)
+    store, record = responses_of(request), record_of(request.scope)
+    record.until_end.enter_context(continuing(state.open_threads, body, record.owner))
+    body = await whole_conversation(store, body)
     model = await model_of(request, body.model or "")
     asked = with_model_defaults(body, model.file)
 
@@ -71,7 +72,7 @@ async def messages(request: Request, body: MessagesBody) -> JsonResponse[Message
         return await _compacted(request, model, body, turn)
 
     async def kept(formatter: MessageFormatter, answer: Answer) -> None:
-        await keep(state.responses, body, formatter.message_id, blocks(answer))
+        await keep(store, body, formatter.message_id, blocks(answer))
 
     async def streamed() -> AsyncGenerator[Event, None]:
         with remembering_refused(asked, turn, state.refused):
@@ -96,7 +97,7 @@ async def messages(request: Request, body: MessagesBody) -> JsonResponse[Message
 async def count_tokens(request: Request, body: CountTokensBody) -> JsonResponse[TokenCount]:
     """The number of tokens that the prompt of a request would have."""
     state = app_state(request)
-    body = await whole_conversation(state.responses, body)
+    body = await whole_conversation(responses_of(request), body)
     model = await model_of(request, body.model or "")
     turn = await turn_of(state, model, body.turn)
 

@@ -56,20 +56,21 @@ async def whole_conversation(store: ResponseStore, body: AnyBody) -> AnyBody:
 
 
 @contextmanager
-def continuing(open_threads: set[str], body: MessagesBody) -> Iterator[None]:
-    """Hold the message that `body` goes on from in `open_threads`. Raises RefusedError where another request does."""
+def continuing(open_threads: set[tuple[str, str]], body: MessagesBody, owner: str) -> Iterator[None]:
+    """Hold the message that `body` goes on from, and who asks, in `open_threads`. Raises RefusedError where another
+    request of `owner` does: of others' threads nobody learns whether they are there."""
     name = body.thread.continued if body.thread is not None else ""
     if not name:
         yield
         return
-    if name in open_threads:
+    if (owner, name) in open_threads:
         cause = f"Another request is going on from the message {name[:80]!r}."
         raise _refused(400, "thread_continue_in_flight", cause, f"Wait for its answer. {_REPLAY}")
-    open_threads.add(name)
+    open_threads.add((owner, name))
     try:
         yield
     finally:
-        open_threads.discard(name)
+        open_threads.discard((owner, name))
 
 
 async def keep(store: ResponseStore, body: MessagesBody, name: str, content: Sequence[Any]) -> None:

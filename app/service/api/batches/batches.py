@@ -13,7 +13,7 @@ import json
 import re
 import time
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Literal, TypeAlias, cast
@@ -27,8 +27,10 @@ from app.common.event_log import log_event
 from app.options.jobs import BatchOptions
 from app.protocol.codec import decode_checked, encode
 from app.protocol.job import Job
-from app.service.api.batches.files import SERVICE, Caller, FileStore
+from app.service.api.batches.files import FileStore
+from app.service.http.access_log import MeteredKeys
 from app.service.http.errors import RefusedError
+from app.service.http.guard import SERVICE, Caller
 from app.service.jobs.manager import JobManager
 from quantizer.system.errors import UsageError, UserError, redact_paths
 from quantizer.system.files import (
@@ -214,6 +216,10 @@ class BatchStore:
         """Return where the job writes its answers."""
         return self._folder / f"{batch_id}.jsonl"
 
+    def answered_at(self, path: Path) -> Batch | None:
+        """Return the batch whose answers are at `path`, None for a file of somebody else."""
+        return self._read(path.with_suffix(".json")) if path.parent == self._folder else None
+
     def ask_to_cancel(self, batch_id: str) -> None:
         """Leave word that a batch is to be cancelled, for whichever service runs it: that alone writes the batch."""
         with explained(f"The batch cannot be cancelled in {self._folder}", "Check its disk."):
@@ -270,16 +276,31 @@ class _Count:
 
 @dataclass(slots=True)
 class Batches:
-    """Runs the batches of `store` as jobs. Several services may share a data folder: that which runs a batch holds its
-    lock."""
+    """Runs the batches of `store` as jobs, which ask this service with one of `keys`. Several services may share a data
+    folder: that which runs a batch holds its lock."""
 
     store: BatchStore
     files: FileStore
     jobs: JobManager
+    keys: MeteredKeys = field(default_factory=MeteredKeys)
     now_s: Callable[[], float] = time.time
     _tasks: dict[str, asyncio.Task[None]] = field(default_factory=dict)
     _counts: dict[str, _Count] = field(default_factory=dict)
     _changing: asyncio.Lock = field(default_factory=asyncio.Lock)
+
+    def __post_init__(self) -> None:
+        self.jobs.batch_key = self.job_key
+
+    @contextmanager
+    def job_key(self, options: BatchOptions) -> Iterator[str]:
+        """Give the key by which a job asks this service. That of a batch which somebody made with a key is a temporary
+        one: its requests see what that key sees, not all that the service's own key does."""
+        batch = self.store.answered_at(Path(options.output))
+        if batch is None or not batch.owner:
+            yield self.jobs.settings.api_key
+            return
+        with self.keys.open(batch.owner) as key:
+            yield key.secret
 
     async def create(
         self,

@@ -11,7 +11,6 @@ import re
 import time
 from collections.abc import Callable, Iterable
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO, Literal, NotRequired
 from uuid import uuid4
@@ -21,6 +20,7 @@ from typing_extensions import TypedDict
 
 from app.common.terminal import printable_line
 from app.service.http.errors import RefusedError
+from app.service.http.guard import SERVICE, Caller
 from quantizer.system.errors import StorageError
 from quantizer.system.files import (
     PRIVATE_FILE,
@@ -58,20 +58,6 @@ class _StoredFile(FileObject):
 
 
 _OBJECT = TypeAdapter(_StoredFile)
-
-
-@dataclass(frozen=True, slots=True)
-class Caller:
-    """Who asks: the `owner` of what it makes, and whether it `sees_all`, also what others made."""
-
-    owner: str = ""
-    sees_all: bool = True
-
-    def sees(self, owner: str) -> bool:
-        return self.sees_all or owner == self.owner
-
-
-SERVICE = Caller()
 
 
 class FileStore:

@@ -16,14 +16,14 @@ from typing_extensions import TypedDict
 from app.protocol.errors import RequestError
 from app.service.api.app_state import app_state
 from app.service.api.batches.batches import BatchObject
-from app.service.api.batches.files import DEFAULT_EXPIRY_S, Caller, FileObject
+from app.service.api.batches.files import DEFAULT_EXPIRY_S, FileObject
 from app.service.api.fields import Body
 from app.service.api.responses.exchange import Page, page_of
 from app.service.api.responses.requests import Metadata
 from app.service.http.access_log import record_of
 from app.service.http.errors import RefusedError
 from app.service.http.field_faults import invalid_fields
-from app.service.http.guard import may_manage
+from app.service.http.guard import caller_of
 from app.service.http.routing import Router, errors
 from app.service.http.streaming import JsonResponse
 
@@ -94,11 +94,6 @@ class DeletedFile(TypedDict):
     deleted: Literal[True]
 
 
-def _caller(request: Request) -> Caller:
-    """Return who asks: a key that may only use models sees what it made itself, as other people may have such keys."""
-    return Caller(record_of(request.scope).owner, sees_all=may_manage(request.scope))
-
-
 @router.post("/v1/files", refusals=errors(400, 408, 413, 415))
 @router.post("/files", refusals=errors(400, 408, 413, 415))
 async def upload(request: Request) -> JsonResponse[FileObject]:
@@ -132,7 +127,7 @@ async def upload(request: Request) -> JsonResponse[FileObject]:
         if content is None or content.filename != body.file:
             raise RequestError("`file` is no file.", "Send its content and its name as the part `file`.")
         stored = await asyncio.to_thread(
-            app_state(request).batches.files.add, content.file, body.file, body.expiry_s, _caller(request).owner
+            app_state(request).batches.files.add, content.file, body.file, body.expiry_s, caller_of(request.scope).owner
         )
         return JsonResponse(stored)
     finally:
@@ -146,7 +141,7 @@ async def list_files(
 ) -> JsonResponse[FileList]:
     """The files, the newest first unless `order` is asc."""
     page = Page.of(limit, order, after, usual=_MOST_FILES, most=_MOST_FILES)
-    stored = await asyncio.to_thread(app_state(request).batches.files.all, _caller(request))
+    stored = await asyncio.to_thread(app_state(request).batches.files.all, caller_of(request.scope))
     wanted = [dict(each) for each in stored if purpose in ("", each["purpose"])]
     return JsonResponse(cast("FileList", page_of(wanted, page)))
 
@@ -155,14 +150,14 @@ async def list_files(
 @router.get("/files/{file_id}", refusals=errors(404))
 async def file(request: Request, file_id: str) -> JsonResponse[FileObject]:
     """What a file is."""
-    return JsonResponse(app_state(request).batches.files.find(file_id, _caller(request)))
+    return JsonResponse(app_state(request).batches.files.find(file_id, caller_of(request.scope)))
 
 
 @router.get("/v1/files/{file_id}/content", refusals=errors(404))
 @router.get("/files/{file_id}/content", refusals=errors(404))
 async def file_content(request: Request, file_id: str) -> FileResponse:
     """The content of a file."""
-    path = app_state(request).batches.files.path_of(file_id, _caller(request))
+    path = app_state(request).batches.files.path_of(file_id, caller_of(request.scope))
     headers = {"x-content-type-options": "nosniff"}  # a page must not show it as what it claims to be
     return FileResponse(path, headers=headers, media_type="application/octet-stream")
 
@@ -172,7 +167,7 @@ async def file_content(request: Request, file_id: str) -> FileResponse:
 async def delete_file(request: Request, file_id: str) -> JsonResponse[DeletedFile]:
     """Delete a file. Raises RequestError for the input of a batch that has not ended."""
     batches = app_state(request).batches
-    if batches.is_input(batches.files.find(file_id, _caller(request))["id"]):
+    if batches.is_input(batches.files.find(file_id, caller_of(request.scope))["id"]):
         raise RequestError("A batch that has not ended needs this file.", "Cancel the batch, or wait for its end.")
     batches.files.remove(file_id)
     return JsonResponse({"id": file_id, "object": "file", "deleted": True})
@@ -190,7 +185,7 @@ async def create_batch(request: Request, body: BatchBody) -> JsonResponse[BatchO
         body.window_s,
         expiry_s,
         body.metadata,
-        _caller(request),
+        caller_of(request.scope),
     )
     return JsonResponse(batch)
 
@@ -200,7 +195,7 @@ async def create_batch(request: Request, body: BatchBody) -> JsonResponse[BatchO
 async def list_batches(request: Request, limit: str = "", after: str = "") -> JsonResponse[BatchList]:
     """The batches, the newest first."""
     page = Page.of(limit, "", after, usual=_USUAL_BATCHES, most=_MOST_BATCHES)
-    found = [dict(batch) for batch in await app_state(request).batches.listed(_caller(request))]
+    found = [dict(batch) for batch in await app_state(request).batches.listed(caller_of(request.scope))]
     return JsonResponse(cast("BatchList", page_of(found, page)))
 
 
@@ -208,11 +203,11 @@ async def list_batches(request: Request, limit: str = "", after: str = "") -> Js
 @router.get("/batches/{batch_id}", refusals=errors(404))
 async def batch(request: Request, batch_id: str) -> JsonResponse[BatchObject]:
     """A batch, and how far it is."""
-    return JsonResponse(await app_state(request).batches.get(batch_id, _caller(request)))
+    return JsonResponse(await app_state(request).batches.get(batch_id, caller_of(request.scope)))
 
 
 @router.post("/v1/batches/{batch_id}/cancel", refusals=errors(400, 404))
 @router.post("/batches/{batch_id}/cancel", refusals=errors(400, 404))
 async def cancel_batch(request: Request, batch_id: str) -> JsonResponse[BatchObject]:
     """Cancel a batch; what is answered so far will be in its output file."""
-    return JsonResponse(await app_state(request).batches.cancel(batch_id, _caller(request)))
+    return JsonResponse(await app_state(request).batches.cancel(batch_id, caller_of(request.scope)))

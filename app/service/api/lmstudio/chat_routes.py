@@ -19,7 +19,7 @@ from typing_extensions import TypedDict
 
 from app.protocol.chat import PromptProgress
 from app.protocol.errors import ServiceError
-from app.service.api.app_state import app_state, model_of, turn_of
+from app.service.api.app_state import app_state, model_of, responses_of, turn_of
 from app.service.api.fields import Body, WithWarnings
 from app.service.api.lmstudio.model_routes import begin_loading, loading
 from app.service.api.responses.exchange import Exchange, context_of
@@ -125,12 +125,12 @@ class ChatResult(WithWarnings):
 @router.post("/chat", refusals=errors(404, 501))
 async def chat(request: Request, body: StudioChatBody) -> JsonResponse[ChatResult] | EventStream[Event]:
     """The next message of a conversation."""
-    state, wanted = app_state(request), body.response_body()
-    context = await context_of(state.responses, state.runs, wanted)
+    state, store, wanted = app_state(request), responses_of(request), body.response_body()
+    context = await context_of(store, state.runs, wanted)
     model = await model_of(request, body.model)
     asked = with_model_defaults(wanted, model.file)
     turn = await turn_of(state, model, lambda media: asked.turn(context.items, media))
-    exchange = Exchange(model, turn, wanted, context, state.responses)
+    exchange = Exchange(model, turn, wanted, context, store)
     answer = _Answer(state.models, model, exchange, turn.request.request_id, body.context_length)
     if body.stream:
         return EventStream(answer.events(), _stream_error, NAMED_EVENTS)

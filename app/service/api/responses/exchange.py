@@ -34,6 +34,7 @@ from app.service.generation.generation import Answer, Delta
 from app.service.generation.media import PromptMedia
 from app.service.generation.progress import parts_with_progress
 from app.service.http.errors import BUG, RefusedError, message_of
+from app.service.http.guard import Caller
 from app.service.models.model_file import Senses
 from app.service.models.served_model import ServedModel
 from quantizer.system.errors import StorageError, UserError
@@ -195,6 +196,10 @@ class Exchange:
     def response_id(self) -> str:
         return self.events.formatter.response_id
 
+    @property
+    def owner(self) -> str:
+        return self._store.caller.owner
+
     async def queue(self) -> list[Event]:
         """Store the response as one that waits in the background, and return its first events. Raises StorageError, and
         RequestError for one that is too large: what is not stored is lost with the connection."""
@@ -352,6 +357,11 @@ class Run:
         return cast("ResponseObject", self._events[-1]["response"])
 
     @property
+    def owner(self) -> str:
+        """Whose response it is."""
+        return self._exchange.owner
+
+    @property
     def has_ended(self) -> bool:
         return self._status not in UNFINISHED
 
@@ -424,11 +434,14 @@ class Runs:
             return run is not None and not run.has_ended
         return is_process_alive(str(process))
 
-    def find(self, response_id: str) -> Run | None:
-        return self._runs.get(response_id)  # none of other services, and none that ended long ago
+    def find(self, response_id: str, caller: Caller) -> Run | None:
+        """Return the run of a response that `caller` sees, None for one of another service or that ended long ago."""
+        run = self._runs.get(response_id)
+        return run if run is not None and caller.sees(run.owner) else None
 
-    async def remove(self, response_id: str) -> None:
-        if run := self._runs.pop(response_id, None):
+    async def remove(self, response_id: str, caller: Caller) -> None:
+        if run := self.find(response_id, caller):
+            del self._runs[response_id]
             await run.cancel()
 
     async def close(self) -> None:

@@ -14,7 +14,7 @@ from starlette.requests import Request
 from typing_extensions import TypedDict
 
 from app.protocol.errors import RequestError
-from app.service.api.app_state import app_state, model_of, planner_warnings, turn_of
+from app.service.api.app_state import app_state, model_of, planner_warnings, responses_of, turn_of
 from app.service.api.fields import Body
 from app.service.api.openai.routes import InputTokens, input_tokens_of
 from app.service.api.responses.exchange import (
@@ -34,6 +34,7 @@ from app.service.api.responses.store import Kind, ResponseStore
 from app.service.api.text_request import with_model_defaults
 from app.service.generation.compaction import compaction_turn, summary_of
 from app.service.http.errors import RefusedError, openai_error
+from app.service.http.guard import caller_of
 from app.service.http.routing import Router, errors
 from app.service.http.streaming import NAMED_EVENTS, EventStream, JsonResponse, while_connected
 
@@ -53,12 +54,12 @@ async def responses(
     request: Request, body: ResponsesBody
 ) -> JsonResponse[ResponseObject] | EventStream[dict[str, Any]]:
     """The next items of a conversation."""
-    state = app_state(request)
-    context = await context_of(state.responses, state.runs, body)
+    state, store = app_state(request), responses_of(request)
+    context = await context_of(store, state.runs, body)
     model = await model_of(request, body.model or "")
     asked = with_model_defaults(body, model.file)
     turn = await turn_of(state, model, lambda media: asked.turn(context.items, media))
-    exchange = Exchange(model, turn, body, context, state.responses)
+    exchange = Exchange(model, turn, body, context, store)
     if body.background:
         if not exchange.events.so_far()["store"]:
             raise RequestError("A response with background has to be stored.", "Leave out store, or background.")
@@ -76,7 +77,7 @@ async def responses(
 async def input_tokens(request: Request, body: InputTokensBody) -> JsonResponse[InputTokens]:
     """The number of tokens that the prompt of a request would have."""
     state = app_state(request)
-    context = await context_of(state.responses, state.runs, body)
+    context = await context_of(responses_of(request), state.runs, body)
     model = await model_of(request, body.model or "")
     turn = await turn_of(state, model, lambda media: body.turn(context.items, media))
     return await input_tokens_of(request, model, turn)
@@ -87,7 +88,7 @@ async def input_tokens(request: Request, body: InputTokensBody) -> JsonResponse[
 async def compact(request: Request, body: CompactBody) -> JsonResponse[CompactedResponse]:
     """The conversation in fewer tokens: the user's messages, and a summary of all."""
     state = app_state(request)
-    context = await context_of(state.responses, state.runs, body)
+    context = await context_of(responses_of(request), state.runs, body)
     model = await model_of(request, body.model or "")
     asked = with_model_defaults(body, model.file)
     turn = compaction_turn(await turn_of(state, model, lambda media: asked.turn(context.items, media)))
@@ -118,8 +119,8 @@ async def response(
 async def delete_response(request: Request, response_id: str) -> JsonResponse[DeletedResponse]:
     """Delete a stored response, and end it if it is in the background."""
     state = app_state(request)
-    await state.runs.remove(response_id)
-    if not await state.responses.remove(Kind.RESPONSE, response_id):
+    await state.runs.remove(response_id, caller_of(request.scope))
+    if not await responses_of(request).remove(Kind.RESPONSE, response_id):
         raise not_found(Kind.RESPONSE, response_id)
     return JsonResponse({"id": response_id, "object": "response", "deleted": True})
 
@@ -150,17 +151,17 @@ async def _run_of(request: Request, response_id: str) -> Run | None:
     """Return the run of a response in the background, None for one that has none here, or was deleted by a client of
     another service."""
     state = app_state(request)
-    run = state.runs.find(response_id)
+    run = state.runs.find(response_id, caller_of(request.scope))
     if run is None or not run.has_ended:
         return run
-    is_stored = run.response["store"] and await state.responses.record(Kind.RESPONSE, response_id) is not None
+    is_stored = run.response["store"] and await responses_of(request).record(Kind.RESPONSE, response_id) is not None
     # one that could not be stored is here alone
     return run if is_stored or not (run.response["store"] or run.was_deleted) else None
 
 
 async def _stored(request: Request, response_id: str) -> ResponseObject:
     state = app_state(request)
-    record = await state.responses.record(Kind.RESPONSE, response_id)
+    record = await responses_of(request).record(Kind.RESPONSE, response_id)
     if record is None:
         raise not_found(Kind.RESPONSE, response_id)
     found = cast("ResponseObject", {**record.object, "output": record.outputs})
@@ -207,7 +208,7 @@ class DeletedConversation(TypedDict):
 @router.post("/v1/conversations")
 async def create_conversation(request: Request, body: ConversationBody) -> JsonResponse[Conversation]:
     """Store a new conversation."""
-    store = app_state(request).responses
+    store = responses_of(request)
     if not store.is_enabled:
         raise RequestError("The setting responses_size lets nothing be stored.", "Set it to a size, such as 512MiB.")
     conversation: Conversation = {
@@ -235,14 +236,14 @@ async def change_conversation(
     """Change the metadata of a conversation."""
     found = await _conversation_of(request, conversation_id)
     changed: Conversation = {**found, "metadata": dict(body.metadata or {})}
-    await app_state(request).responses.replace(Kind.CONVERSATION, cast("dict[str, Any]", changed))
+    await responses_of(request).replace(Kind.CONVERSATION, cast("dict[str, Any]", changed))
     return JsonResponse(changed)
 
 
 @router.delete("/v1/conversations/{conversation_id}", refusals=errors(404))
 async def delete_conversation(request: Request, conversation_id: str) -> JsonResponse[DeletedConversation]:
     """Delete a conversation with its items; responses that were stored stay."""
-    if not await app_state(request).responses.remove(Kind.CONVERSATION, conversation_id):
+    if not await responses_of(request).remove(Kind.CONVERSATION, conversation_id):
         raise not_found(Kind.CONVERSATION, conversation_id)
     return JsonResponse({"id": conversation_id, "object": "conversation.deleted", "deleted": True})
 
@@ -259,7 +260,7 @@ async def conversation_items(
 @router.post("/v1/conversations/{conversation_id}/items", refusals=errors(404))
 async def add_items(request: Request, conversation_id: str, body: NewItemsBody) -> JsonResponse[ItemList]:
     """Add items to a conversation."""
-    store = app_state(request).responses
+    store = responses_of(request)
     items = await _stored_items(store, body.items)
     if not await store.extend(conversation_id, items):
         raise not_found(Kind.CONVERSATION, conversation_id)
@@ -279,20 +280,20 @@ async def conversation_item(request: Request, conversation_id: str, item_id: str
 async def delete_item(request: Request, conversation_id: str, item_id: str) -> JsonResponse[Conversation]:
     """Remove an item from a conversation, and return the conversation."""
     found = await _conversation_of(request, conversation_id)
-    if not await app_state(request).responses.remove_item(conversation_id, item_id):
+    if not await responses_of(request).remove_item(conversation_id, item_id):
         raise _no_item(item_id)
     return JsonResponse(found)
 
 
 async def _conversation_of(request: Request, conversation_id: str) -> Conversation:
-    record = await app_state(request).responses.record(Kind.CONVERSATION, conversation_id)
+    record = await responses_of(request).record(Kind.CONVERSATION, conversation_id)
     if record is None:
         raise not_found(Kind.CONVERSATION, conversation_id)
     return cast("Conversation", record.object)
 
 
 async def _items_of(request: Request, kind: Kind, name: str) -> list[Item]:
-    items = await app_state(request).responses.items(kind, name, with_outputs=False)  # conversations have none
+    items = await responses_of(request).items(kind, name, with_outputs=False)  # conversations have none
     if items is None:
         raise not_found(kind, name)
     return items

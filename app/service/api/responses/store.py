@@ -1,8 +1,9 @@
 """Responses and conversations on disk, in `<data>/responses.db`.
 
 Owns the tables, and the limits of size and age, by which the least recently used leave first. A response keeps the
-whole context that it answered, so that it outlives the responses before it; equal items are stored once. Several
-services may use the file, which only its owner can read. Independent of what an item means.
+whole context that it answered, so that it outlives the responses before it; equal items are stored once. A record
+belongs to the key that made it. Several services may use the file, which only the user who runs them can read.
+Independent of what an item means.
 """
 
 from __future__ import annotations
@@ -15,12 +16,14 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
+from copy import copy
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
 from typing import Any, TypeAlias, TypeVar
 
 from app.common.database import Database, Schema
+from app.service.http.guard import SERVICE, Caller
 from app.settings.parsing import parse_byte_size
 from app.settings.settings import Settings
 from quantizer.system.errors import StorageError
@@ -66,9 +69,11 @@ _TABLES = (
         DELETE FROM contents WHERE id = old.content_id;
     END""",
 )
+# What was stored before is seen by keys that see all.
+_OWNERS = ("ALTER TABLE records ADD COLUMN owner TEXT NOT NULL DEFAULT ''",)
 _SCHEMA = Schema(
     "responses",
-    (_TABLES,),
+    (_TABLES, _OWNERS),
     gone="The response or conversation no longer exists.",
     # A crash of the machine may cost the last responses; what is deleted is overwritten.
     pragmas=(
@@ -115,7 +120,8 @@ class RemovedError(Exception):
 
 
 class ResponseStore:
-    """The records of a data folder. Every method raises StorageError where the file cannot be used."""
+    """The records of a data folder, as `caller` sees them: all of them, or those that it made. Every method raises
+    StorageError where the file cannot be used."""
 
     def __init__(
         self,
@@ -131,10 +137,17 @@ class ResponseStore:
         self._elapsed_s = elapsed_s
         self._begun_s = now_s() - elapsed_s()  # when `elapsed_s` was 0, by the clock as it was then
         self._thread = ThreadPoolExecutor(1, "response-store")  # SQLite's connection is its own
+        self.caller = SERVICE
 
     @property
     def is_enabled(self) -> bool:
         return self._limits.max_bytes > 0
+
+    def seen_by(self, caller: Caller) -> ResponseStore:
+        """Return the same records as `caller` sees them; what it adds is its own."""
+        seen = copy(self)
+        seen.caller = caller
+        return seen
 
     async def add(
         self,
@@ -152,15 +165,15 @@ class ResponseStore:
 
         def run() -> bool:
             with self._database.writing() as connection:
-                if is_again and _row_id(connection, kind, value["id"]) is None:
+                if is_again and self._row(connection, kind, value["id"]) is None:
                     raise RemovedError
-                row_id = _put(connection, kind, value, self._used_s(), process)
+                row_id = _put(connection, kind, value, self._used_s(), process, self.caller.owner)
                 shared = {name: value[name] for name in _REPEATED if name in value}
                 _add_items(connection, row_id, [{"id": "", **shared}], _SHARED)  # no reference has this id
                 _add_items(connection, row_id, items, _INPUT)
                 _add_items(connection, row_id, outputs, _OUTPUT)
                 self._shrink(connection)
-                stays = _row_id(connection, kind, value["id"]) is not None
+                stays = self._row(connection, kind, value["id"]) is not None
             self._give_back()
             return stays
 
@@ -198,7 +211,7 @@ class ResponseStore:
         def run() -> Record | None:
             self._note_use(kind, name)
             with self._database.snapshot() as connection:
-                row_id = _row_id(connection, kind, name)
+                row_id = self._row(connection, kind, name)
                 if row_id is None:
                     return None
                 row = connection.execute("SELECT object, process FROM records WHERE id = ?", (row_id,)).fetchone()
@@ -215,38 +228,45 @@ class ResponseStore:
         def run() -> list[Item] | None:
             self._note_use(kind, name)
             with self._database.snapshot() as connection:
-                row_id = _row_id(connection, kind, name)
+                row_id = self._row(connection, kind, name)
                 last = _OUTPUT if with_outputs else _INPUT
                 return None if row_id is None else _items(connection, row_id, _INPUT, last)
 
         return await self._run(run) if self._exists else None
 
     async def referenced(self, item_ids: Iterable[str]) -> dict[str, Item]:
-        """Return those of the items that are stored, by id."""
+        """Return those of the items that are stored, by id; of several with one id one that `caller` stored itself."""
         names = list(dict.fromkeys(filter(None, item_ids)))
 
         def run() -> dict[str, Item]:
-            sql = "SELECT item FROM contents WHERE item_id = ? ORDER BY id DESC LIMIT 1"
+            owner, sees_all = self.caller.owner, self.caller.sees_all
+            sql = """SELECT item, max(owner = :owner) AS is_own FROM contents
+                JOIN items ON items.content_id = contents.id JOIN records ON records.id = items.record_id
+                WHERE item_id = :name AND (:sees_all OR owner = :owner)
+                GROUP BY contents.id ORDER BY is_own DESC, contents.id DESC LIMIT 1"""
             with self._database.reading() as connection:
-                rows = [(name, connection.execute(sql, (name,)).fetchone()) for name in names]
+                asked = [(name, {"name": name, "owner": owner, "sees_all": sees_all}) for name in names]
+                rows = [(name, connection.execute(sql, values).fetchone()) for name, values in asked]
             return {name: json.loads(row["item"]) for name, row in rows if row is not None}
 
         return await self._run(run) if names and self._exists else {}
 
     async def remove(self, kind: Kind, name: str) -> bool:
         """Remove a record and the items that no other has. Return whether there was one."""
-        return await self._delete("DELETE FROM records WHERE name = ? AND kind = ?", name, kind)
+        return await self._delete("DELETE FROM records WHERE id = ?", kind, name)
 
     async def remove_item(self, name: str, item_id: str) -> bool:
         """Remove an item from a conversation. Return whether it had one."""
-        sql = """DELETE FROM items WHERE record_id = (SELECT id FROM records WHERE name = ? AND kind = ?)
-            AND content_id IN (SELECT id FROM contents WHERE item_id = ?)"""
-        return await self._delete(sql, name, Kind.CONVERSATION, item_id)
+        sql = "DELETE FROM items WHERE record_id = ? AND content_id IN (SELECT id FROM contents WHERE item_id = ?)"
+        return await self._delete(sql, Kind.CONVERSATION, name, item_id)
 
-    async def _delete(self, sql: str, *values: str) -> bool:
+    async def _delete(self, sql: str, kind: Kind, name: str, *values: str) -> bool:
+        """Run `sql` with the row of a record and `values`. Return whether it removed something."""
+
         def run() -> bool:
             with self._database.writing() as connection:
-                is_removed = bool(connection.execute(sql, values).rowcount)
+                row_id = self._row(connection, kind, name)
+                is_removed = row_id is not None and bool(connection.execute(sql, (row_id, *values)).rowcount)
             self._overwrite()
             return is_removed
 
@@ -280,9 +300,15 @@ class ResponseStore:
         with suppress(StorageError), self._database.writing() as connection:
             self._used_row(connection, kind, name)
 
+    def _row(self, connection: sqlite3.Connection, kind: Kind, name: str) -> int | None:
+        """Return the row of a record, None for one that is not stored or that `caller` does not see."""
+        sql = "SELECT id, owner FROM records WHERE name = ? AND kind = ?"
+        row = connection.execute(sql, (name, kind)).fetchone()
+        return None if row is None or not self.caller.sees(row["owner"]) else int(row["id"])
+
     def _used_row(self, connection: sqlite3.Connection, kind: Kind, name: str) -> int | None:
-        """Return the row of a record, which is the one that was used last from now on; None if it is not stored."""
-        row_id = _row_id(connection, kind, name)
+        """Return the row of a record, which is the one that was used last from now on; None if there is none."""
+        row_id = self._row(connection, kind, name)
         if row_id is not None:
             _use(connection, row_id, self._used_s())
         return row_id
@@ -317,12 +343,16 @@ class ResponseStore:
                 connection.executescript("PRAGMA incremental_vacuum")  # `execute` stops after one page
 
 
-def _put(connection: sqlite3.Connection, kind: Kind, value: dict[str, Any], now_s: float, process: int) -> int:
-    """Insert a record without items in place of one of the same id, and return its row."""
-    connection.execute("DELETE FROM records WHERE name = ?", (value["id"],))
-    sql = "INSERT INTO records (name, kind, used_s, process, object) VALUES (?, ?, ?, ?, ?)"
+def _put(
+    connection: sqlite3.Connection, kind: Kind, value: dict[str, Any], now_s: float, process: int, owner: str
+) -> int:
+    """Insert a record of `owner` without items, or in place of one of the same id, which stays whose it is. Return its
+    row."""
+    replaced = connection.execute("DELETE FROM records WHERE name = ? RETURNING owner", (value["id"],)).fetchall()
+    sql = "INSERT INTO records (name, kind, used_s, process, object, owner) VALUES (?, ?, ?, ?, ?, ?)"
     own = {name: item for name, item in value.items() if name not in _REPEATED}
-    row_id = connection.execute(sql, (value["id"], kind, now_s, process, _json(own))).lastrowid
+    owner = replaced[0]["owner"] if replaced else owner
+    row_id = connection.execute(sql, (value["id"], kind, now_s, process, _json(own), owner)).lastrowid
     assert row_id is not None
     _use(connection, row_id, now_s)
     return row_id
@@ -346,11 +376,6 @@ def _content_id(connection: sqlite3.Connection, item: Item) -> int:
     row_id = connection.execute(sql, (item["id"], digest, text)).lastrowid
     assert row_id is not None
     return row_id
-
-
-def _row_id(connection: sqlite3.Connection, kind: Kind, name: str) -> int | None:
-    row = connection.execute("SELECT id FROM records WHERE name = ? AND kind = ?", (name, kind)).fetchone()
-    return None if row is None else int(row["id"])
 
 
 def _use(connection: sqlite3.Connection, row_id: int, now_s: float) -> None:

@@ -28,16 +28,16 @@ def test_a_thread_that_somebody_goes_on_with_is_refused_until_that_has_ended() -
     first, other, new = (
         MessagesBody.model_validate(_ask("And?", thread)) for thread in (_go_on("msg_1"), _go_on("msg_2"), _CREATE)
     )
-    open_threads: set[str] = set()
-    with continuing(open_threads, first), continuing(open_threads, other), continuing(open_threads, new):
-        with pytest.raises(RefusedError) as refused, continuing(open_threads, first):
+    open_threads: set[tuple[str, str]] = set()
+    with continuing(open_threads, first, ""), continuing(open_threads, other, ""), continuing(open_threads, new, ""):
+        with pytest.raises(RefusedError) as refused, continuing(open_threads, first, ""):
             pass
         assert (refused.value.status, refused.value.code) == (400, "thread_continue_in_flight")
-        with continuing(open_threads, new):
-            assert open_threads == {"msg_1", "msg_2"}
+        with continuing(open_threads, new, ""), continuing(open_threads, first, "another's key"):
+            assert open_threads == {("", "msg_1"), ("", "msg_2"), ("another's key", "msg_1")}
     assert not open_threads
-    with continuing(open_threads, first):
-        assert open_threads == {"msg_1"}
+    with continuing(open_threads, first, ""):
+        assert open_threads == {("", "msg_1")}
 
 
 def test_a_refused_request_leaves_the_thread_as_it_was(service: RunningService) -> None:

@@ -9,13 +9,15 @@ import stat
 import sys
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, NoReturn
 
 import pytest
 
 from app.common.database import Database
-from app.service.api.responses.store import FILE_NAME, Kind, RemovedError, ResponseStore, StoreLimits
+from app.service.api.responses.store import _SCHEMA, FILE_NAME, Kind, RemovedError, ResponseStore, StoreLimits
+from app.service.http.guard import Caller
 from app.settings.settings import Settings
 from quantizer.system.errors import StorageError
 
@@ -85,6 +87,62 @@ async def test_a_response_comes_back_with_its_context_and_its_output(tmp_path: P
         assert await store.items(Kind.RESPONSE, "resp_1", with_outputs=False) == context
         assert await store.referenced(["msg_3", "msg_9"]) == {"msg_3": output[0]}
         assert await store.record(Kind.CONVERSATION, "resp_1") is None
+
+
+ALICE, BOB = Caller("alice", sees_all=False), Caller("bob", sees_all=False)
+
+
+async def test_whoever_does_not_see_all_sees_what_it_stored_itself(tmp_path: Path) -> None:
+    async with opened(tmp_path) as store:
+        alice, bob = store.seen_by(ALICE), store.seen_by(BOB)
+        same = asked("msg_1", "the same of both")
+        await alice.add(Kind.RESPONSE, {"id": "resp_a"}, [same, asked("msg_2", "Alice's")])
+        await alice.add(Kind.CONVERSATION, {"id": "conv_a"}, [asked("msg_3", "Alice's")])
+        assert await bob.referenced(["msg_1", "msg_2", "msg_3"]) == {}
+        await bob.add(Kind.RESPONSE, {"id": "resp_b"}, [same, asked("msg_2", "Bob's")])
+        for kind, name in ((Kind.RESPONSE, "resp_a"), (Kind.CONVERSATION, "conv_a")):
+            assert await bob.record(kind, name) is None
+            assert await bob.items(kind, name) is None
+            assert not await bob.replace(kind, {"id": name, "metadata": {}})
+            assert not await bob.remove(kind, name)
+        assert not await bob.extend("conv_a", [same])
+        assert not await bob.remove_item("conv_a", "msg_3")
+        with pytest.raises(RemovedError):
+            await bob.add(Kind.RESPONSE, {"id": "resp_a"}, [], is_again=True)
+        own = [(await each.referenced(["msg_2"]))["msg_2"]["content"][0]["text"] for each in (alice, bob)]
+        assert own == ["Alice's", "Bob's"]
+        assert set(await bob.referenced(["msg_1", "msg_2", "msg_3"])) == {"msg_1", "msg_2"}
+        assert await alice.items(Kind.CONVERSATION, "conv_a") == [asked("msg_3", "Alice's")]
+        assert await store.items(Kind.RESPONSE, "resp_b") == [same, asked("msg_2", "Bob's")]
+
+
+async def test_who_sees_all_refers_to_its_own_items_first_and_leaves_a_record_whose_it_is(tmp_path: Path) -> None:
+    async with opened(tmp_path) as store:
+        owner, alice = store.seen_by(Caller("owner", sees_all=True)), store.seen_by(ALICE)
+        await owner.add(Kind.RESPONSE, {"id": "resp_o"}, [asked("msg_1", "the owner's")])
+        await alice.add(Kind.RESPONSE, {"id": "resp_a"}, [asked("msg_1", "forged"), asked("msg_2", "Alice's")])
+        found = await owner.referenced(["msg_1", "msg_2"])
+        assert [found[name]["content"][0]["text"] for name in ("msg_1", "msg_2")] == ["the owner's", "Alice's"]
+        assert await owner.add(Kind.RESPONSE, {"id": "resp_a", "is_continued": True}, [])
+        record = await alice.record(Kind.RESPONSE, "resp_a")
+        assert record is not None
+        assert record.object["is_continued"]
+
+
+async def test_what_was_stored_before_there_were_owners_is_seen_by_who_sees_all(tmp_path: Path) -> None:
+    former = replace(_SCHEMA, steps=_SCHEMA.steps[:1])
+    database = Database(tmp_path / FILE_NAME, former)
+    with database.writing() as connection:
+        sql = "INSERT INTO records (name, kind, used_s, process, object) VALUES ('resp_1', 'response', 1e9, 0, ?)"
+        connection.execute(sql, ('{"id": "resp_1"}',))
+        connection.execute("INSERT INTO contents VALUES (1, '', x'00', '{\"id\": \"\"}')")
+        connection.execute("INSERT INTO items VALUES (1, 0, -1, 1)")
+    database.close()
+    async with opened(tmp_path) as store:
+        assert await store.seen_by(ALICE).record(Kind.RESPONSE, "resp_1") is None
+        record = await store.seen_by(Caller("owner", sees_all=True)).record(Kind.RESPONSE, "resp_1")
+        assert record is not None
+        assert record.object["id"] == "resp_1"
 
 
 async def test_what_is_stored_is_read_where_the_disk_is_full(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
