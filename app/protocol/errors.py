@@ -7,7 +7,8 @@
     ├── ServiceError              the local service cannot be reached or started
     │   └── ForeignServiceError   what listens on its port is somebody else's
     └── EngineError
-        └── UnfitError            a model that runs slowly or not at all needs the user's consent
+        ├── UnfitError            a model that runs slowly or not at all needs the user's consent
+        └── JobDiedError          a job's process ended without saying why
 
 A client of the service also sees the errors of model files and checkpoints: importing this module registers them all.
 """
@@ -27,6 +28,11 @@ _ALSO_REGISTERED = (CheckpointError, ModelFileError)
 @registered
 class UnfitError(EngineError):
     """A model of which only a part, or nothing, fits where it is fast; it loads only with the user's consent."""
+
+
+@registered
+class JobDiedError(EngineError):
+    """A job's process was killed, or ended otherwise without an error of its own."""
 
 
 @registered

@@ -21,10 +21,11 @@ from app.library.download import events as download
 from app.library.local.removal import remove_empty_folders
 from app.options.jobs import BatchOptions, JobOptions
 from app.protocol.codec import decode_checked, encode
+from app.protocol.errors import JobDiedError
 from app.protocol.job import Job, JobState
 from app.service.jobs.arguments import JobCommand, command_of
 from app.settings.settings import ENVIRONMENT_PREFIX, Settings
-from quantizer.system.errors import EngineError, ErrorInfo, UserError
+from quantizer.system.errors import ErrorInfo, UserError
 from quantizer.system.files import (
     PRIVATE_FILE,
     Lock,
@@ -111,7 +112,7 @@ class RunningJob:
             return self.changed(error=ErrorInfo.of(shortage))
         last_line = next(reversed(lines), "")
         cause = f"The job's process ended with status {status}" + (f": {last_line}" if last_line else "")
-        return self.changed(error=ErrorInfo.of(EngineError(f"{cause.rstrip('.')}.", "See its log, and try it again.")))
+        return self.changed(error=ErrorInfo.of(JobDiedError(f"{cause.rstrip('.')}.", "See its log, and try it again.")))
 
     def changed(self, **changes: Any) -> RunningJob:
         return replace(self, job=replace(self.job, **changes))

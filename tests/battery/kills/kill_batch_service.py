@@ -1,9 +1,11 @@
-"""Kills a service at random moments while it answers a batch of /v1/batches, and lets the next one go on by itself.
+"""Kills a service, or the process of its job, at random moments while it answers a batch of /v1/batches: the next
+one goes on by itself.
 
     uv run python -m tests.battery.kills.kill_batch_service [--kills 100] [--seed 1]
 
-Told: the answers that each kill left, and how long the processes of a killed service lived on. Fails where an answer is
-lost or there twice, where a batch does not go on, or where a process is left.
+Each kill of the service comes after up to three of its job. Told: the answers that each kill left, and how long the
+processes of a killed service lived on. Fails where an answer is lost or there twice, where a batch does not go on, or
+where a process is left.
 """
 
 from __future__ import annotations
@@ -15,6 +17,7 @@ import os
 import random
 import tempfile
 import time
+from contextlib import suppress
 from pathlib import Path
 
 import httpx
@@ -24,7 +27,7 @@ from tests.battery.kills.kill_jobs import service
 from tests.battery.tally import finish
 from tests.quantizer.gguf_files import tiny_llama
 
-PER_KILL = 60  # requests
+PER_KILL = 200  # requests
 _PATIENCE_S = 120.0
 _LONGEST_S = 8.0  # that a process outlives its service
 PATH = "/v1/completions"
@@ -44,9 +47,35 @@ def answers(data: bytes) -> list[str]:
     return [json.loads(line)["custom_id"] for line in data[: data.rfind(b"\n") + 1].splitlines()]
 
 
+async def has_answers(path: Path, n_wanted: int) -> bool:
+    """Wait until there are as many answers; return whether there are."""
+    deadline_s = time.monotonic() + _PATIENCE_S
+    while (await asyncio.to_thread(_n_answers, path)) < n_wanted:
+        if time.monotonic() > deadline_s:
+            return False
+        await asyncio.sleep(0.01)
+    return True
+
+
+def _n_answers(path: Path) -> int:
+    return path.read_bytes().count(b"\n") if path.exists() else 0
+
+
+def kill_job(family: list[psutil.Process]) -> int:
+    """Kill the process of the job, and return how many there were: it may be about to start."""
+    n_killed = 0
+    for process in family:
+        with suppress(psutil.NoSuchProcess):
+            if "app.cli.job_process" in process.cmdline():
+                process.kill()
+                process.wait(_LONGEST_S)
+                n_killed += 1
+    return n_killed
+
+
 async def kills(root: Path, environment: dict[str, str], n_kills: int, seed: int) -> list[str]:
     chance, faults, known = random.Random(seed), list[str](), set[str]()
-    batch_id = ""
+    batch_id, n_jobs = "", 0
     for number in range(n_kills + 1):
         async with (
             service(environment) as running,
@@ -54,17 +83,22 @@ async def kills(root: Path, environment: dict[str, str], n_kills: int, seed: int
         ):
             batch_id = batch_id or await begun(http, PER_KILL * n_kills)
             path = root / "data" / "batches" / f"{batch_id}.jsonl"
-            deadline_s, n_wanted = time.monotonic() + _PATIENCE_S, len(known) + chance.randrange(1, 10)
-            while not path.exists() or path.read_bytes().count(b"\n") < n_wanted:
-                if time.monotonic() > deadline_s:
+            for n_left in range(0 if number == n_kills else chance.randrange(4), -1, -1):
+                if not await has_answers(path, len(known) + chance.randrange(1, 10)):
                     return [*faults, f"it does not go on: {(await http.get(f'/v1/batches/{batch_id}')).text}"]
-                await asyncio.sleep(0.01)
+                if n_left:
+                    await asyncio.sleep(chance.uniform(0, 0.05))
+                    n_jobs += kill_job(running.family())
+                    found = answers(path.read_bytes())
+                    if len(set(found)) < len(found) or not known <= set(found):
+                        faults.append(f"kill of job {n_jobs}: an answer is lost, or there twice")
+                    known = set(found)
             if number == n_kills:
                 while (batch := (await http.get(f"/v1/batches/{batch_id}")).json())["completed_at"] is None:  # noqa: ASYNC110 - polled as clients do
                     await asyncio.sleep(0.1)
                 content = (await http.get(f"/v1/files/{batch['output_file_id']}/content")).content
                 ended = answers(content)
-                print(f"at the end: {len(ended)} answers, {batch['request_counts']}")
+                print(f"at the end, {n_jobs} jobs were killed: {len(ended)} answers, {batch['request_counts']}")
                 is_whole = sorted(ended) == sorted(map(str, range(PER_KILL * n_kills)))
                 return faults if is_whole else [*faults, "the output has not each answer once"]
             await asyncio.sleep(chance.uniform(0, 0.05))

@@ -26,6 +26,7 @@ from app.batch.requests import BatchFileError, BatchRequest, LineFault, each_req
 from app.common.event_log import log_event
 from app.options.jobs import BatchOptions
 from app.protocol.codec import decode_checked, encode
+from app.protocol.errors import JobDiedError
 from app.protocol.job import Job
 from app.service.api.batches.files import FileStore
 from app.service.http.access_log import MeteredKeys
@@ -50,6 +51,7 @@ MAX_REQUESTS = 50_000
 MAX_BATCHES = 1000
 MAX_UNFINISHED = 100
 KEPT_S = 90 * 24 * 60 * 60  # after its end
+MOST_DEATHS = 3  # of a job's process, one after another, without a new answer between them
 _CANCEL_INTERVAL_S = 0.5  # in which another service's wish to cancel is looked for
 _ID = re.compile(r"batch_[0-9a-f]{32}")
 
@@ -135,10 +137,11 @@ class Batch:
         """Return it as OpenAI describes it, with the progress of its `job`, or with `counts`: how many requests have an
         answer so far, and how many of these are errors."""
         status = cast("BatchStatus", self.status) or self._running_status(job)
-        counts, began_s = counts or (self.n_answered, self.n_failed), self.begun_s
-        if job is not None and not self.status:
-            result = job.result or {}
-            counts, began_s = (result.get("answered", 0), result.get("failed", 0)), job.started_s
+        began_s = self.begun_s if job is None or self.status else job.started_s
+        if counts is None:
+            counts = self.n_answered, self.n_failed
+            if job is not None and job.result and not self.status:
+                counts = job.result.get("answered", 0), job.result.get("failed", 0)
 
         def at(seconds: float | None, *statuses: BatchStatus) -> int | None:
             return None if seconds is None or (statuses and status not in statuses) else int(seconds)
@@ -170,9 +173,14 @@ class Batch:
     def _running_status(self, job: Job | None) -> BatchStatus:
         if self.cancelling_s is not None:
             return "cancelling"
-        if job is not None and job.state in ("done", "failed", "cancelled"):
+        if job is not None and job.state in ("done", "failed", "cancelled") and not _has_died(job):
             return "finalizing"
         return "validating" if job is not None and job.state == "queued" else "in_progress"
+
+
+def _has_died(job: Job) -> bool:
+    """Whether the job's process was killed, or ended otherwise without a word: another one may get further."""
+    return job.state == "failed" and job.error is not None and isinstance(job.error.error(), JobDiedError)
 
 
 class BatchStore:
@@ -376,13 +384,14 @@ class Batches:
             return await self._seen(batch)
 
     async def _seen(self, batch: Batch) -> BatchObject:
-        """Return a batch with its progress: that of its job, or where another service has that, of its answers."""
+        """Return a batch with its progress: that of its job, or of its answers where another service has the job, or
+        its process does not say yet what the one before it did."""
         job = self._job(batch)
-        if batch.status or job is not None:
+        if batch.status or (job is not None and job.result):
             self._counts.pop(batch.id, None)
             return batch.object(job)
         count = self._counts.setdefault(batch.id, _Count())
-        return batch.object(None, await asyncio.to_thread(count.of, self.store.answers_path(batch.id)))
+        return batch.object(job, await asyncio.to_thread(count.of, self.store.answers_path(batch.id)))
 
     def resume(self, batches: Iterable[Batch] | None = None) -> None:
         """Go on with the batches that have not ended and that nobody runs."""
@@ -435,7 +444,7 @@ class Batches:
             cancelling = asyncio.create_task(self._cancel_when_asked(batch.id, job.id))
             try:
                 async with asyncio.timeout(max(0.0, batch.expires_s - self.now_s())):
-                    job = await self._end_of(job)
+                    job = await self._to_end(batch.id, job)
             except TimeoutError:
                 is_late = True
                 self.jobs.cancel(job.id)
@@ -474,6 +483,21 @@ class Batches:
                 return
             await asyncio.sleep(_CANCEL_INTERVAL_S)
 
+    async def _to_end(self, batch_id: str, job: Job) -> Job:
+        """Return the job of a batch as it ended. One whose process was killed goes on with what is unanswered, until
+        several have died that answered nothing."""
+        path, n_answered, n_deaths = self.store.answers_path(batch_id), 0, 0
+        while True:
+            job = await self._end_of(job)
+            if not _has_died(job) or job.error is None:
+                return job
+            n_before, (n_answered, _) = n_answered, await asyncio.to_thread(_Count().of, path)
+            n_deaths = 1 if n_answered > n_before else n_deaths + 1
+            if n_deaths > MOST_DEATHS or self.store.find(batch_id).cancelling_s is not None:
+                return job
+            log_event("service", f"{batch_id} goes on after {n_answered} answers. {job.error.cause}")
+            job = await self.jobs.retry(job.id)
+
     async def _end_of(self, job: Job) -> Job:
         async for changed in self.jobs.watch_one(job.id):
             job = changed
@@ -511,7 +535,8 @@ class Batches:
         status, faults = "completed", tuple[LineFault, ...]()
         if job.state != "done":
             status = "expired" if is_late else "cancelled"
-            if job.state == "failed" and not is_late:
+            was_cancelled = batch.cancelling_s is not None and _has_died(job)
+            if job.state == "failed" and not is_late and not was_cancelled:
                 cause = redact_paths(job.error.cause) if job.error else "The job failed."
                 status, faults = "failed", (LineFault(0, "job_failed", cause),)
         self.store.save(

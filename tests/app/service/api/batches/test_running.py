@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from app.service.api.batches.batches import Batches, BatchObject, BatchStore, _Count
+from app.service.api.batches.batches import MOST_DEATHS, Batches, BatchObject, BatchStore, _Count
 from app.service.api.batches.files import FileStore
 from app.service.http.errors import RefusedError
 from app.service.jobs.manager import JobManager
@@ -35,6 +35,22 @@ print(json.dumps({"answered": 1, "failed": 0}), flush=True)
 sys.exit(130 if sys.stdin.readline() else 1)
 """
 QUICK = "import sys"
+# Answers one request more each time, and is killed.
+_BEGIN = """
+import json, os, signal, sys
+from pathlib import Path
+output = Path(next(word.partition("=")[2] for word in sys.argv if word.startswith("--output=")))
+with output.with_suffix(".runs").open("a") as file:
+    file.write("run\\n")
+"""
+KILLED = """
+n_answered = output.read_text().count("\\n") if output.exists() else 0
+line = {"custom_id": "abc"[n_answered % 3], "id": "batch_req_1", "response": {"body": {}}, "error": None}
+if n_answered < 3:
+    with output.open("a") as file:
+        file.write(json.dumps(line) + "\\n")
+    os.kill(os.getpid(), signal.SIGTERM)
+"""
 
 
 @asynccontextmanager
@@ -188,6 +204,68 @@ async def test_a_job_that_fails_fails_the_batch_with_its_reason_and_keeps_its_an
         assert (fault["code"], fault["line"]) == ("job_failed", None)
         assert "status 1" in fault["message"]
         assert len(lines_of(batches, batch["output_file_id"])) == 1
+
+
+def n_runs(folder: Path) -> int:
+    (path,) = (folder / "batches").glob("*.runs")
+    return path.read_text().count("\n")
+
+
+async def test_a_batch_whose_job_is_killed_goes_on_with_what_is_unanswered(tmp_path: Path) -> None:
+    async with running(tmp_path, _BEGIN + KILLED) as batches:
+        batch_id, statuses, n_completed = await begin(batches), list[str](), list[int]()
+        async with asyncio.timeout(60):
+            while "completed" not in statuses:
+                batch = await batches.get(batch_id)
+                statuses.append(batch["status"])
+                n_completed.append(batch["request_counts"]["completed"])
+                await asyncio.sleep(0.005)
+        assert n_runs(tmp_path) == 4
+        assert [line["custom_id"] for line in lines_of(batches, batch["output_file_id"])] == ["a", "b", "c"]
+        assert batch["request_counts"] == {"total": 3, "completed": 3, "failed": 0}
+        assert n_completed == sorted(n_completed), "what is answered stays so"
+        assert "failed" not in statuses
+
+
+async def test_a_batch_whose_jobs_are_killed_before_they_answer_anything_fails_with_the_cause(tmp_path: Path) -> None:
+    dying = _BEGIN + KILLED.replace("n_answered < 3", "n_answered < 1") + "os.kill(os.getpid(), signal.SIGTERM)"
+    async with running(tmp_path, dying) as batches:
+        batch = await seen(batches, await begin(batches), "failed")
+        assert n_runs(tmp_path) == 1 + MOST_DEATHS
+        assert batch["errors"] is not None
+        (fault,) = batch["errors"]["data"]
+        assert fault["code"] == "job_failed"
+        assert "process ended with status" in fault["message"]
+        assert [line["custom_id"] for line in lines_of(batches, batch["output_file_id"])] == ["a"]
+
+
+async def test_a_batch_whose_job_says_why_it_fails_is_not_tried_again(tmp_path: Path) -> None:
+    error = {"event": "failed", "error": {"kind": "StorageError", "cause": "The disk is full.", "remedy": "Free some."}}
+    saying = _BEGIN + f"print(json.dumps({error!r}), flush=True); sys.exit(1)"
+    async with running(tmp_path, saying) as batches:
+        batch = await seen(batches, await begin(batches), "failed")
+        assert n_runs(tmp_path) == 1
+        assert batch["errors"] is not None
+        assert batch["errors"]["data"][0]["message"] == "The disk is full."
+
+
+async def test_a_batch_that_is_to_be_cancelled_does_not_go_on_when_its_job_is_killed(tmp_path: Path) -> None:
+    asked = 'output.with_suffix(".cancel").touch()'
+    async with running(tmp_path, _BEGIN + asked + KILLED) as batches:
+        batch = await seen(batches, await begin(batches), "cancelled")
+        assert n_runs(tmp_path) == 1
+        assert [line["custom_id"] for line in lines_of(batches, batch["output_file_id"])] == ["a"]
+
+
+async def test_the_next_service_goes_on_with_a_batch_whose_job_was_killed_last(tmp_path: Path) -> None:
+    async with running(tmp_path) as batches:
+        batch_id = await begin(batches)
+        await seen(batches, batch_id, "in_progress", n_completed=1)
+    path = tmp_path / "jobs" / f"{BatchStore(tmp_path / 'batches').find(batch_id).job_id}.json"
+    error = {"kind": "JobDiedError", "cause": "The job's process ended with status -9.", "remedy": "", "details": {}}
+    path.write_text(json.dumps({**json.loads(path.read_text()), "state": "failed", "error": error}))
+    async with running(tmp_path, QUICK) as batches:
+        assert (await seen(batches, batch_id, "completed"))["request_counts"]["completed"] == 1
 
 
 async def test_a_batch_whose_input_is_gone_fails(tmp_path: Path) -> None:
