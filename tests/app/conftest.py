@@ -19,7 +19,7 @@ from app.cli.main import main
 from app.engine.load.machine import list_gpus
 from offload.devices.bandwidth import measure_read_bandwidth
 from tests.app.running import RunningService, started_services
-from tests.app.service_process import CommandStarter, ForkingPopen, command_starter
+from tests.app.service_process import CommandStarter, ForkingPopen, command_starter, track_indexes
 from tests.quantizer.gguf_files import tiny_llama
 
 CHAT_TEMPLATE = (
@@ -55,6 +55,7 @@ def _children_of_tests_are_forked() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         if sys.platform == "linux":
             patch.setattr("subprocess.Popen", ForkingPopen)
+            track_indexes()
         yield
 
 

@@ -19,19 +19,23 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
 import warnings
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
+from pathlib import Path
 from typing import Any, NoReturn
 
 from quantizer.system.process import python_command
 
-__all__ = ["CommandStarter", "ForkedProcess", "ForkingPopen", "command_starter"]
+__all__ = ["CommandStarter", "ForkedProcess", "ForkingPopen", "command_starter", "track_indexes"]
 
 _FORKS = "--fork"
 _FORKED_MODULES = ("app.engine.chat_template.render", "app.cli.job_process", "quantizer.write.job")  # and see below
 _SERVES = ["serve", "--owned"]
+_PATIENCE_S = 60.0  # of a fork, for whoever does not close the index
 
 
 class ForkedProcess:
@@ -170,7 +174,64 @@ def _run_here(environment: Mapping[str, str], arguments: list[str], reading: int
     os.environ.clear()
     os.environ.update(environment)
     subprocess.Popen = ForkingPopen  # type: ignore[misc]
+    track_indexes()
     _main(arguments)
+
+
+class _OpenIndexes:
+    """Which threads of this process have the index of models open.
+
+    A fork takes along what SQLite knows of the files that are open here: for the new process their locks count as its
+    own, so that another connection to such a file fails, or commits into a journal that is deleted here (source:
+    sqlite.org/howtocorrupt.html, "Carrying an open database file across a fork"). Jobs share the index with their
+    service, which reads models into it beside them. Other databases no two of these processes share.
+    """
+
+    def __init__(self) -> None:
+        self._n_by_thread: Counter[int] = Counter()
+        self._changed = threading.Condition()
+
+    def add(self, n_more: int) -> None:
+        with self._changed:
+            self._n_by_thread[threading.get_ident()] += n_more
+            self._changed.notify_all()
+
+    @contextmanager
+    def all_closed(self) -> Iterator[None]:
+        """Wait until no other thread has it open, and let none open it meanwhile."""
+        own = threading.get_ident()
+        with self._changed:
+            self._changed.wait_for(
+                lambda: not any(n_open for thread, n_open in self._n_by_thread.items() if thread != own),
+                timeout=_PATIENCE_S,
+            )
+            yield
+
+
+_open_indexes = _OpenIndexes()
+
+
+def track_indexes() -> None:
+    """Let `ForkingPopen` know from now on which threads have the index open."""
+    from app.library.local.index import Index
+
+    begin, end = Index.__init__, Index.__exit__
+
+    def opening(index: Index, cache_dir: Path) -> None:
+        _open_indexes.add(1)
+        try:
+            begin(index, cache_dir)
+        except BaseException:
+            _open_indexes.add(-1)
+            raise
+
+    def closing(index: Index, *error: object) -> None:
+        try:
+            end(index, *error)
+        finally:
+            _open_indexes.add(-1)
+
+    Index.__init__, Index.__exit__ = opening, closing  # type: ignore[method-assign]
 
 
 class ForkingPopen(subprocess.Popen[bytes]):
@@ -185,11 +246,14 @@ class ForkingPopen(subprocess.Popen[bytes]):
                 options["preexec_fn"] = partial(
                     _run_module, module, arguments, {**(os.environ if env is None else env)}
                 )
-        super().__init__(args, *rest, env=env, **options)
+        with _open_indexes.all_closed() if "preexec_fn" in options else contextlib.nullcontext():
+            super().__init__(args, *rest, env=env, **options)
 
 
 def _run_module(module: str, arguments: list[str], environment: Mapping[str, str]) -> NoReturn:
     """Run `module` as `python -m` would, in a process that was forked for it and has its pipes."""
+    global _open_indexes  # whose lock the thread that forked holds, in this process for ever
+    _open_indexes = _OpenIndexes()
     os.closerange(3, os.sysconf("SC_OPEN_MAX"))  # one of these tells Popen that the process has started
     os.environ.clear()
     os.environ.update(environment)
