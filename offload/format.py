@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from quantizer.figures import format_speed
+
 _MIB, _GIB = 1 << 20, 1 << 30
 _NOTABLE_UNCERTAINTY = 0.2
 _MOST_SLOWER, _MOST_FASTER = 0.95, 0.5  # what makes a speed this uncertain is load, which only slows
@@ -25,9 +27,3 @@ def format_speed_range(tps: float, uncertainty: float) -> str:
     low = format_speed(tps * (1 - min(uncertainty, _MOST_SLOWER)))
     high = format_speed(tps * (1 + min(uncertainty, _MOST_FASTER)))
     return low if low == high else f"{low}–{high}"
-
-
-def format_speed(tps: float) -> str:
-    """Return tokens per second with two significant digits: 106, 32, 8.4, 0.52."""
-    digits = 0 if tps >= 10 else 1 if tps >= 1 else 2
-    return f"{tps:,.{digits}f}"

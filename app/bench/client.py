@@ -16,6 +16,7 @@ import httpx
 
 from app.client.connection import MAX_QUOTED, HttpConnection, error_message
 from app.protocol.errors import ServiceError
+from quantizer.figures import format_number
 
 Message = dict[str, str]
 
@@ -88,7 +89,7 @@ class BenchClient(HttpConnection):
                     return self._model
                 state = f"{health.status_code} {health.text[:MAX_QUOTED]}, {models.status_code}"
             if time.monotonic() > deadline_s:
-                cause = f"The server at {self.base_url} is not ready after {timeout_s:g} s: {state}."
+                cause = f"The server at {self.base_url} is not ready after {format_number(timeout_s)} s: {state}."
                 raise ServiceError(cause, "Start it, and check the address.")
             await asyncio.sleep(_POLL_S)
 

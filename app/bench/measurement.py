@@ -18,6 +18,7 @@ from rich.table import Table
 
 from app.common.terminal import printable
 from app.protocol.codec import decode_checked, encode
+from quantizer.figures import format_figure
 from quantizer.system.errors import UsageError
 from quantizer.system.files import read_regular
 
@@ -126,11 +127,12 @@ class Roofline:
     def __str__(self) -> str:
         limit = self.bandwidth
         beyond = " Weights that small stay in caches, or lie on a GPU." if self.share > _BEYOND_MEMORY else ""
+        weights, rate = format_figure(self.weight_bytes_per_pass / _GB, 3), format_figure(self.bytes_per_s / _GB, 3)
         return (
-            f"{self.label}, decode at {self.case}: {self.weight_bytes_per_pass / _GB:.3g} GB of weights"
-            f" × {self.passes_per_s:.4g} passes/s = {self.bytes_per_s / _GB:.3g} GB/s, {self.share:.0%}"
-            f" of the {limit.bytes_per_s / _GB:.3g} GB/s that {limit.n_threads} threads read here with numpy"
-            f" (best of {limit.n_passes} passes over {limit.n_bytes / _GB:.2g} GB).{beyond}"
+            f"{self.label}, decode at {self.case}: {weights} GB of weights"
+            f" × {format_figure(self.passes_per_s, 4)} passes/s = {rate} GB/s, {self.share:.0%} of the"
+            f" {format_figure(limit.bytes_per_s / _GB, 3)} GB/s that {limit.n_threads} threads read here with numpy"
+            f" (best of {limit.n_passes} passes over {format_figure(limit.n_bytes / _GB, 2)} GB).{beyond}"
         )
 
 
@@ -205,12 +207,15 @@ def _columns(*names: str) -> Table:
 
 
 def _figure(item: Measurement) -> str:
-    return f"{item.value:.4g} {item.unit}"
+    return f"{format_figure(item.value, 4)} {item.unit}"
 
 
 def _predicted(item: Measurement) -> str:
-    return "" if item.predicted is None else f"{item.predicted:.4g} ({item.predicted / item.value - 1:+.0%})"
+    return (
+        "" if item.predicted is None else f"{format_figure(item.predicted, 4)} ({item.predicted / item.value - 1:+.0%})"
+    )
 
 
 def _spread(item: Measurement) -> str:
-    return f"{min(item.samples):.4g}–{max(item.samples):.4g}" if len(item.samples) > 1 else ""
+    ends = (min(item.samples), max(item.samples)) if len(item.samples) > 1 else ()
+    return "–".join(format_figure(end, 4) for end in ends)

@@ -26,6 +26,7 @@ from app.protocol.sampling import (
     ModelSampling,
     SamplingOptions,
 )
+from quantizer.figures import format_number
 from quantizer.system.errors import UsageError
 
 COMPLETION = "completion"
@@ -331,7 +332,8 @@ def unusual_text(options: Mapping[str, object]) -> str:
     for name, value in valid_options(options).items():
         usual = USUAL_RANGES.get(name)
         if usual is not None and isinstance(value, int | float) and not usual.least <= value <= usual.most:
-            texts.append(f"{name} {value:g} is unusual, {usual.least:g} to {usual.most:g} is common")
+            shown, least, most = map(format_number, (value, usual.least, usual.most))
+            texts.append(f"{name} {shown} is unusual, {least} to {most} is common")
     return f"Note: {'; '.join(texts)}." if texts else ""
 
 

@@ -29,7 +29,7 @@ from app.common.terminal import format_bytes, printable
 from app.engine.load.load_check import LOAD_CHECK
 from app.options.jobs import TextOptions
 from app.settings.settings import load_settings
-from offload.format import format_speed
+from quantizer.figures import format_figure, format_number, format_speed
 from quantizer.gguf.file_names import NO_PROJECTOR
 from quantizer.gguf.tensor_types import tensor_type_named
 from quantizer.system.errors import UsageError
@@ -148,11 +148,11 @@ class MixTarget:
     def label(self) -> str:
         """What an output is called after: 4.2GB, kld0.02, 30tps."""
         if self.tps:
-            return f"{self.tps:g}tps"
+            return f"{format_number(self.tps)}tps"
         if self.kld:
-            return f"kld{self.kld:g}"
+            return f"kld{format_number(self.kld)}"
         unit, n_unit = next((unit for unit in _UNITS if self.n_bytes >= unit[1]), ("B", 1))
-        return f"{self.n_bytes / n_unit:.4g}{unit}"
+        return f"{format_figure(self.n_bytes / n_unit, 4).replace(',', '')}{unit}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -228,7 +228,7 @@ class _Trials:
             verdict = run_eval(request, lambda steps: with_progress(f"Judging trial {self._n_done}", steps))
         assert verdict.statistics.comparison is not None
         kld = verdict.statistics.comparison.mean_kld.value
-        click.echo(f"Trial {self._n_done}: {mix.n_bytes:,} bytes diverge by {kld:.3g}.", err=True)
+        click.echo(f"Trial {self._n_done}: {mix.n_bytes:,} bytes diverge by {format_figure(kld, 3)}.", err=True)
         return kld
 
 
@@ -294,7 +294,12 @@ def print_mix(found: MixResult) -> None:
         table.add_column(heading, justify="right")
     for row in _rows(found):
         types = ", ".join(f"{count} {kind}" if count > 1 else kind for kind, count in row.types.items())
-        figures = (f"{row.bytes:,}", f"{row.bits_per_weight:.2f}", f"{row.kld:.2g}", f"{row.kld_per_million:.2g}")
+        figures = (
+            f"{row.bytes:,}",
+            f"{row.bits_per_weight:.2f}",
+            format_figure(row.kld, 2),
+            format_figure(row.kld_per_million, 2),
+        )
         table.add_row(printable(row.tensors), types, *figures)
     print_table(table)
     one = next(iter(found.search.sensitivities.values()))
@@ -302,13 +307,14 @@ def print_mix(found: MixResult) -> None:
         "Last column: the divergence with each tensor alone in four bits, for a million weights,"
         f" measured on {one.n_windows} windows of {one.n_ctx} tokens."
     )
-    measured = "" if found.kld is None else f"; on another text it does by {found.kld:.3g}"
-    click.echo(f"The mix should diverge from the original by {found.mix.kld:.3g} nats a token{measured}.")
+    measured = "" if found.kld is None else f"; on another text it does by {format_figure(found.kld, 3)}"
+    click.echo(f"The mix should diverge from the original by {format_figure(found.mix.kld, 3)} nats a token{measured}.")
     if found.mix.answer_s:
         click.echo(f"Here it {_speeds(found.mix)}.")
     if plain := found.search.nearest_plain(found.mix):
         speeds = f" and {_speeds(plain)}" if plain.answer_s else ""
-        click.echo(f"{plain.file_type.name}, of {plain.n_bytes:,} bytes, should diverge by {plain.kld:.3g}{speeds}.")
+        loss = format_figure(plain.kld, 3)
+        click.echo(f"{plain.file_type.name}, of {plain.n_bytes:,} bytes, should diverge by {loss}{speeds}.")
 
 
 def _speeds(mix: Mix) -> str:

@@ -21,6 +21,7 @@ from app.common.event_log import LOG_NAME
 from app.common.service_identity import ServiceIdentity
 from app.options.option import format_value
 from app.settings.settings import Settings, environment_variable
+from quantizer.figures import format_number
 from quantizer.system.errors import UserError
 from quantizer.system.faults import reported_faults
 from quantizer.system.files import Lock, open_private, private_folder, try_lock, unnamed_file
@@ -61,7 +62,9 @@ class StartedService:
         try:
             line = await self.process.read_line(START_TIMEOUT_S)
         except TimeoutError:
-            raise ServiceError(f"The service did not start within {START_TIMEOUT_S:g} s.", _see(self.log)) from None
+            raise ServiceError(
+                f"The service did not start within {format_number(START_TIMEOUT_S)} s.", _see(self.log)
+            ) from None
         greeting: Any = None
         with contextlib.suppress(ValueError, RecursionError):
             greeting = json.loads(line)

@@ -21,6 +21,7 @@ import psutil
 
 from app.common.outbound import no_tls, tls_context
 from app.protocol.errors import RequestError
+from quantizer.figures import format_number
 
 _REDIRECTS = (301, 302, 303, 307, 308)
 _Network: TypeAlias = ipaddress.IPv4Network | ipaddress.IPv6Network
@@ -156,7 +157,7 @@ class PublicWeb:
                     place = urljoin(place, found)
                 raise self._error(place, f"redirects more than {self._limits.max_redirects} times")
         except TimeoutError:
-            raise self._error(address, f"did not answer within {self._limits.timeout_s:g} s") from None
+            raise self._error(address, f"did not answer within {format_number(self._limits.timeout_s)} s") from None
         except (httpx.HTTPError, httpx.InvalidURL, OSError, UnicodeError) as error:
             raise self._error(address, f"cannot be fetched: {type(error).__name__}") from None
 

@@ -10,6 +10,8 @@ import re
 import shlex
 from collections.abc import Iterable, Sequence
 
+from quantizer.figures import format_figure
+
 _KEPT = {"\n", "\t"}
 _BIDI_CONTROLS = [0x061C, 0x200E, 0x200F, *range(0x202A, 0x202F), *range(0x2066, 0x206A)]
 # C0 with ESC, DEL, C1 (its 8-bit CSI and OSC too), lone surrogates, line and paragraph separators, bidi controls.
@@ -78,4 +80,4 @@ def _scaled(n: int, units: Sequence[str]) -> str:
         if size < 999.5:  # what would be rounded to four digits
             break
         size, unit = size / 1000, larger
-    return f"{size:.3g}{unit}"
+    return f"{format_figure(size, 3)}{unit}"

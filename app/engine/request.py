@@ -16,6 +16,7 @@ from typing import TypeAlias
 from app.engine.grammar.call_rules import CallRules
 from app.protocol.errors import RequestError
 from app.protocol.sampling import SamplingOptions
+from quantizer.figures import format_number
 
 MAX_STOP_STRINGS = 64
 MAX_STOP_CHARACTERS = 1024
@@ -280,7 +281,9 @@ def adapter_set(known: Sequence[Adapter], wanted: Sequence[tuple[int | str, floa
         if key in scales:
             raise RequestError(f"The adapter {name!r} occurs twice.", "Give each adapter one scale.")
         if not (math.isfinite(scale) and abs(scale) <= MAX_SCALE):
-            raise RequestError(f"The scale of the adapter {name!r} is {scale}.", f"Give one up to {MAX_SCALE:g}.")
+            raise RequestError(
+                f"The scale of the adapter {name!r} is {scale}.", f"Give one up to {format_number(MAX_SCALE)}."
+            )
         scales[key] = float(scale)
     return tuple(sorted((key, scale) for key, scale in scales.items() if scale))
 

@@ -15,6 +15,8 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+from quantizer.figures import format_number
+
 MAX_TEXT = 4096  # characters of a text in a request for a job
 _NO_NUL = r"^[^\x00]*$"  # a NUL cannot be part of a command line
 _ROW = "option"  # the key of a row in a field's metadata
@@ -152,7 +154,7 @@ class Option:
         if self.kind is Kind.NUMBER:
             if self.least < value < self.most:
                 return ""
-            limits = f"must be more than {self.least:g} and less than {self.most:g}"
+            limits = f"must be more than {format_number(self.least)} and less than {format_number(self.most)}"
             return "must be finite" if math.isinf(self.most) else limits
         return "" if self.least <= value <= self.most else f"must be between {self.least:,} and {self.most:,}"
 

@@ -14,6 +14,7 @@ from typing import Annotated, Literal, TypeAlias, get_args, get_type_hints
 from annotated_types import Interval
 
 from app.protocol.errors import RequestError
+from quantizer.figures import format_number
 
 MAX_GRAMMAR_BYTES = 64 * 1024
 _MAX_BREAKERS = 16
@@ -121,7 +122,7 @@ class SamplingDefault:
 
     @property
     def words(self) -> str:
-        return f"{self.value:g} · {self.origin}"
+        return f"{format_number(self.value)} · {self.origin}"
 
 
 def _our_options() -> dict[str, SamplingDefault]:
@@ -146,7 +147,7 @@ class ModelSampling:
     def words(self) -> str:
         """The options that others than us decided, in one line."""
         stated = {name: each for name, each in self.options.items() if each.origin != "localllm"}
-        return ", ".join(f"{name} {each.value:g} ({each.origin})" for name, each in stated.items())
+        return ", ".join(f"{name} {format_number(each.value)} ({each.origin})" for name, each in stated.items())
 
 
 OUR_SAMPLING = ModelSampling()

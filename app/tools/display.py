@@ -14,6 +14,7 @@ from typing import Literal
 from app.common.terminal import printable, printable_line, quoted_command, quoted_name
 from app.tools.approval import ApprovalQuestion, Decision
 from app.tools.tool import Effect, ToolOutcome, ToolProgress, ToolResult
+from quantizer.figures import format_number
 
 LineKind = Literal["plain", "added", "removed", "place", "heading"]
 
@@ -167,7 +168,7 @@ def progress_text(progress: ToolProgress | None) -> str:
     message, done, total = printable_line(progress.message), progress.done, progress.total
     if done is None:
         return message or "running"
-    share = f"{min(max(done / total, 0.0), 1.0):.0%}" if total else f"{done:g}"
+    share = f"{min(max(done / total, 0.0), 1.0):.0%}" if total else format_number(done)
     return _SEPARATOR.join(filter(None, (share, message)))
 
 

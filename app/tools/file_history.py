@@ -22,6 +22,7 @@ from typing import TypeAlias
 from app.common.event_log import log_event
 from app.tools.file_access import MAX_FILE_BYTES, FileState, file_state, is_partial_file, open_folder
 from app.tools.tool import FileChange
+from quantizer.figures import format_number
 from quantizer.system.errors import StorageError
 from quantizer.system.files import (
     PRIVATE_FILE,
@@ -93,7 +94,9 @@ class FileHistory:
             content = read_regular(path, MAX_FILE_BYTES)
         except FileNotFoundError:
             cause = "The former content of a file is no longer kept."
-            raise StorageError(cause, f"Contents are kept for {self._limits.max_age_s / _DAY_S:g} days.") from None
+            raise StorageError(
+                cause, f"Contents are kept for {format_number(self._limits.max_age_s / _DAY_S)} days."
+            ) from None
         except OSError as error:
             raise StorageError(f"{path} cannot be read: {error.strerror}.", _REMEDY) from error
         if hashlib.sha256(content).hexdigest() != sha256:

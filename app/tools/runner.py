@@ -41,6 +41,7 @@ from app.tools.tool import (
     bounded,
     cleaned,
 )
+from quantizer.figures import format_number
 from quantizer.system.errors import UserError
 
 _NAME = re.compile("[A-Za-z0-9_-]{1,64}")
@@ -173,8 +174,9 @@ class _RunningCall:
         except TimeoutError:
             if not timeout.expired():  # it is the server's own
                 return self.finished(ToolOutcome.FAILED, "The tool failed: it timed out.")
-            text = f"The call was stopped after {limit_s:g} s. What it did until then is not undone."
-            return self.finished(ToolOutcome.TIMED_OUT, text, detail=f"stopped after {limit_s:g} s")
+            stopped = f"stopped after {format_number(self._tool.timeout_s)} s"
+            text = f"The call was {stopped}. What it did until then is not undone."
+            return self.finished(ToolOutcome.TIMED_OUT, text, detail=stopped)
         failed = ToolOutcome.TIMED_OUT if output.is_timed_out else ToolOutcome.FAILED
         outcome = failed if output.is_error or output.is_timed_out else ToolOutcome.DONE
         n_bytes = len(output.text.encode("utf-8", "replace")) if output.n_bytes is None else output.n_bytes

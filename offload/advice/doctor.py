@@ -9,8 +9,9 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from offload.devices.machine import Machine
-from offload.format import format_bandwidth, format_memory, format_speed
+from offload.format import format_bandwidth, format_memory
 from offload.placement.assessment import FitLevel
+from quantizer.figures import format_speed
 from quantizer.system.installation import Installation, build_command
 
 _LITTLE_BYTES, _LITTLE_FREE_BYTES = 8 << 30, 2 << 30

@@ -9,10 +9,11 @@ from offload.advice.vllm import checkpoint_of, cluster_for, vllm_command
 from offload.devices.machine import Device, DeviceKind, Machine
 from offload.footprint.kv_cache import KvTypes, supports_kv_types
 from offload.footprint.model import PlannedModel, RunConfig
-from offload.format import format_bandwidth, format_memory, format_speed
+from offload.format import format_bandwidth, format_memory
 from offload.placement.assessment import Assessment, FitLevel, assess, choose
 from offload.placement.search import overfull
 from offload.speed.cost_model import Rates, expected_rates
+from quantizer.figures import format_speed
 from quantizer.gguf.tensor_types import FILE_TYPES
 
 _FILE_TYPES = ("Q8_0", "Q6_K", "Q5_K_M", "Q4_K_M", "IQ4_XS", "Q3_K_M", "Q2_K")  # from the best to the smallest

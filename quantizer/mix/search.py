@@ -20,6 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from quantizer.convert.source_model import SourceModel, SourceTensor
+from quantizer.figures import format_figure, format_number, format_speed
 from quantizer.gguf.header import padding
 from quantizer.gguf.tensor_types import FILE_TYPES, FileType, TensorType, tensor_type_named
 from quantizer.mix.imatrix import ColumnWeights
@@ -262,8 +263,8 @@ class MixSearch:
         fastest = self._mix(frontier.within_bytes(low))
         if fastest.answer_s * tokens_per_s > 1:
             raise UsageError(
-                f"No mix writes {tokens_per_s:g} tokens a second here.",
-                f"The fastest, of {fastest.n_bytes:,} bytes, writes {1 / fastest.answer_s:.3g}.",
+                f"No mix writes {format_number(tokens_per_s)} tokens a second here.",
+                f"The fastest, of {fastest.n_bytes:,} bytes, writes {format_speed(1 / fastest.answer_s)}.",
             )
         found = fastest
         while high - low > (frontier.most_bytes - frontier.least_bytes) >> 12:
@@ -415,11 +416,11 @@ def mix_for_kld(search: MixSearch, target: float, measure: Callable[[Mix], float
                 return trial
         expected = _next(trial, target, below, above)
     if below is None or below.mix.n_bytes >= search.best.n_bytes:
-        least = f" The best mix that is not a copy diverges by {above.kld:.2g}." if above else ""
-        raise UsageError(f"No mix diverges by as little as {target:g}.{least}", "Give a larger --kld.")
+        least = f" The best mix that is not a copy diverges by {format_figure(above.kld, 2)}." if above else ""
+        raise UsageError(f"No mix diverges by as little as {format_number(target)}.{least}", "Give a larger --kld.")
     if below.mix.n_bytes <= search.smallest.n_bytes:
         raise UsageError(
-            f"Even the smallest mix, of {below.mix.n_bytes:,} bytes, diverges by only {below.kld:.2g}.",
+            f"Even the smallest mix, of {below.mix.n_bytes:,} bytes, diverges by only {format_figure(below.kld, 2)}.",
             "Give a smaller --kld.",
         )
     return below

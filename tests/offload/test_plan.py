@@ -15,10 +15,11 @@ from offload.devices.machine import Device, DeviceKind, DeviceSpeed, Machine
 from offload.footprint.auxiliary_models import AuxiliaryModels, PlannedDraft
 from offload.footprint.kv_cache import KvTypes
 from offload.footprint.model import DEFAULT_N_UBATCH, PlannedModel, RunConfig
-from offload.format import format_memory, format_speed
+from offload.format import format_memory
 from offload.placement.assessment import FitLevel
 from offload.plan import PlacementPlan, plan
 from offload.speed.cost_model import expected_rates
+from quantizer.figures import format_speed
 from quantizer.gguf.tensor_types import file_type_named
 from quantizer.system.errors import UsageError
 from tests.offload.machines import MACHINES

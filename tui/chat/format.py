@@ -10,6 +10,7 @@ from app.chat.branches import Ending, TranscriptEntry, empty_answer_text
 from app.chat.conversation import ChatSettings, Scalar
 from app.chat.sampling_options import valid_options
 from app.common.terminal import printable_line
+from quantizer.figures import format_number
 from tui.design.words import counted, model_label, speed_words
 
 if TYPE_CHECKING:
@@ -53,7 +54,7 @@ def _defaults_text(sampling: ModelSampling, given: Collection[str]) -> str:
         for name, default in sampling.options.items()
         if name not in given and (name in _USUAL_OPTIONS or default.origin != "localllm")
     }
-    return ", ".join(f"{name} {default.value:g} ({default.origin})" for name, default in shown.items())
+    return ", ".join(f"{name} {format_number(default.value)} ({default.origin})" for name, default in shown.items())
 
 
 def presets_text(own: Mapping[str, ChatSettings], shipped: Mapping[str, ChatSettings]) -> str:

@@ -16,6 +16,7 @@ from app.chat.sampling_options import template_of, think_of, valid_options
 from app.chat.state import AnswerFigures
 from app.chat.tool_switches import tools_in_short
 from app.common.terminal import printable_line
+from quantizer.figures import format_number
 from tui.chat.composer.context_forecast import ContextForecast
 from tui.design.words import short_count
 
@@ -104,10 +105,10 @@ def _chips(connection: ConnectionState, settings: ChatSettings) -> tuple[str, ..
     options = valid_options(settings.options)
     others = {name: value for name, value in options.items() if name not in _OWN_CHIPS}
     temperature = ""
-    if "temperature" in options:
-        temperature = f"temperature {options['temperature']:g}"
+    if isinstance(chosen := options.get("temperature"), int | float):
+        temperature = f"temperature {format_number(chosen)}"
     elif connection.sampling is not None and (stated := connection.sampling.stated.get("temperature")) is not None:
-        temperature = f"temperature {stated:g} (model's)"
+        temperature = f"temperature {format_number(stated)} (model's)"
     only = "".join(f"{name} {value}" for name, value in others.items()) if len(others) == 1 else ""
     template, tools, think = template_of(options), tools_in_short(settings.tools), think_of(options)
     chips = (

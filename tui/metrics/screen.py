@@ -28,7 +28,8 @@ from textual.widgets.option_list import Option
 
 from app.common.terminal import counted, printable, printable_line
 from app.protocol.plan import PlanRequest
-from offload.format import format_memory, format_speed
+from offload.format import format_memory
+from quantizer.figures import format_figure, format_speed
 from quantizer.system.errors import StorageError, UserError
 from tui.commands import CommandTable, list_command
 from tui.context import AppContext
@@ -316,8 +317,8 @@ def run_line(job: Job) -> str:
     tps_of: dict[str, float] = {}  # the first case of each work
     for (name, _, _), tps in _figures(job.result).items():
         tps_of.setdefault(name, tps)
-    decode = f"answers {tps_of['decode']:.4g} tok/s" if "decode" in tps_of else ""
-    prefill = f"prompts {tps_of['prefill']:.4g} tok/s" if "prefill" in tps_of else ""
+    decode = f"answers {format_figure(tps_of['decode'], 4)} tok/s" if "decode" in tps_of else ""
+    prefill = f"prompts {format_figure(tps_of['prefill'], 4)} tok/s" if "prefill" in tps_of else ""
     shares = (item["share"] for item in job.result.get("rooflines", ()))
     roofline = next((f"{share:.0%} of the memory bandwidth limit" for share in shares), "")
     return f"{begun}: {', '.join(filter(None, (decode, prefill, roofline))) or 'no results'}"
@@ -333,7 +334,8 @@ def compared_lines(before: Job, after: Job) -> list[str]:
     for name, case, unit in both:
         then, now = old[name, case, unit], new[name, case, unit]
         gain = now / then if unit == _RATE else then / now
-        lines.append(f"{f'{name} {case}':<{width}}  {then:>8.4g} → {now:>8.4g} {unit:<6} {gain:.2f} ×")
+        figures = f"{format_figure(then, 4):>8} → {format_figure(now, 4):>8}"
+        lines.append(f"{f'{name} {case}':<{width}}  {figures} {unit:<6} {gain:.2f} ×")
     return lines
 
 

@@ -19,7 +19,7 @@ from textual.worker import Worker
 
 from app.common.terminal import printable_line
 from app.settings.parsing import parse_byte_size
-from offload.format import format_speed
+from quantizer.figures import format_speed
 from quantizer.gguf.tensor_types import is_lossy
 from quantizer.system.errors import UserError
 from tui.models.rows import format_size, short_rate

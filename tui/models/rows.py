@@ -8,7 +8,8 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Literal, TypeAlias
 
 from app.common.terminal import counted, format_bytes, printable_line, quoted_name
-from offload.format import format_speed, format_speed_range
+from offload.format import format_speed_range
+from quantizer.figures import format_speed
 from tui.design.words import duration
 
 if TYPE_CHECKING:

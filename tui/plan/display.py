@@ -13,7 +13,8 @@ from textual.widget import Widget
 
 from app.common.terminal import counted, printable, printable_line
 from app.protocol.plan import measured_speed
-from offload.format import format_bandwidth, format_memory, format_speed
+from offload.format import format_bandwidth, format_memory
+from quantizer.figures import format_speed
 from tui.design.braille import BrailleCanvas, colored
 from tui.design.words import duration, short_count, speed_words
 

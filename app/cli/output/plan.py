@@ -13,10 +13,11 @@ from app.engine.speculative.cost_model import DraftGain
 from app.protocol.library import ModelFit
 from app.protocol.plan import MeasuredRun, measured_speed
 from offload.footprint.model import DEFAULT_N_PROMPT, DEFAULT_N_UBATCH, KvRow
-from offload.format import format_memory, format_speed, format_speed_range
+from offload.format import format_memory, format_speed_range
 from offload.placement.assessment import FitLevel
 from offload.placement.search import Share
 from offload.plan import PlacementPlan
+from quantizer.figures import format_speed
 
 # In a table, and as a sentence.
 _VERDICTS = {

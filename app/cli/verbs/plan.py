@@ -32,6 +32,7 @@ from app.options.jobs import TuneOptions
 from app.protocol.codec import encode
 from app.protocol.library import MachineReport
 from app.settings.settings import NO_DRAFT, Settings, load_settings
+from quantizer.figures import format_number
 from quantizer.gguf.file_names import NO_PROJECTOR
 from quantizer.gguf.header import read_header
 from quantizer.system.errors import UsageError
@@ -188,7 +189,7 @@ def doctor(model: str | None, rpc: str | None, wants_json: bool) -> None:
         return
     print_lines(_lines(report))
     if model and diagnosis:
-        from offload.format import format_speed
+        from quantizer.figures import format_speed
 
         turn, found = diagnosis
         decode, prefill = format_speed(turn.decode_tps), format_speed(turn.prefill_tps)
@@ -369,5 +370,5 @@ def _print_measured(name: str, measured: Sequence[SpeedMeasurement], *, wants_js
     click.echo(f"of {_VERIFIED}: the time of a step of {_VERIFIED} tokens divided by that of one token.")
     click.echo("Weights: as in the file (plain), repacked for the processor, or both, for large and small steps;")
     click.echo("+: with a copy for prompts in a type that reads faster here.")
-    among = f"of those within {100 * AS_FAST:g} %, for {N_BATCHED} answers"
+    among = f"of those within {format_number(100 * AS_FAST)} %, for {N_BATCHED} answers"
     click.echo(f"{_MARK.strip()} is fastest for 512 tokens of prompt and 256 of answer; {among}.")

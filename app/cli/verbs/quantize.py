@@ -36,7 +36,7 @@ from app.library.local.model_sampling import read_generation_config, write_gener
 from app.library.local.resolve import guide_folder, guide_source
 from app.options.jobs import EvalOptions, QuantizeOptions, TextOptions, job_rows
 from app.settings.settings import load_settings
-from offload.format import format_speed
+from quantizer.figures import format_figure, format_speed
 from quantizer.gguf.file_names import unsplit_name
 from quantizer.gguf.header import read_header
 from quantizer.gguf.tensor_types import DEFAULT_FILE_TYPE, file_type_name, file_type_named, is_lossy
@@ -389,7 +389,11 @@ _SIZE_ROWS: dict[str, Callable[[ModelFigures], str]] = {
 
 
 def _estimate(estimate: Estimate) -> str:
-    return f"{estimate.value:#.5g} [{estimate.low:#.4g}, {estimate.high:#.4g}]"
+    value, low, high = (
+        format_figure(number, n_digits, keeps_zeros=True)
+        for number, n_digits in ((estimate.value, 5), (estimate.low, 4), (estimate.high, 4))
+    )
+    return f"{value} [{low}, {high}]"
 
 
 @click.command(epilog="Example: localllm imatrix model-F16.gguf -o model.imatrix.gguf")

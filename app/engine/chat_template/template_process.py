@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from app.protocol.errors import RequestError
+from quantizer.figures import format_number
 from quantizer.system.process import ChildProcess, python_command
 
 TIMEOUT_S = 1.0
@@ -78,7 +79,7 @@ class TemplateProcess:
                 return await _exchange(await self._start(), job, self._timeout_s)
         except TimeoutError:
             await self._end_child()
-            cause = f"The model's chat template took more than {self._timeout_s:g} s and was stopped."
+            cause = f"The model's chat template took more than {format_number(self._timeout_s)} s and was stopped."
             raise RequestError(cause, "Use /v1/completions with this model, or another model.") from None
         except ValueError:
             await self._end_child()

@@ -41,7 +41,7 @@ from offload.footprint.kv_cache import (
     plan_context,
 )
 from offload.footprint.model import PlannedModel, RunConfig
-from offload.format import format_memory, format_speed
+from offload.format import format_memory
 from offload.placement.assessment import FitLevel
 from offload.placement.load_parameters import (
     ON_HOST,
@@ -55,6 +55,7 @@ from offload.placement.load_parameters import (
 from offload.placement.search import Share
 from offload.plan import DryRun, PlacementPlan, dry_plan, parameters_of, plan
 from offload.speed.cost_model import Rates, expected_rates
+from quantizer.figures import format_speed
 from quantizer.gguf.header import Header, read_header
 from quantizer.gguf.layer_caches import kv_shape_of, layer_caches_of
 from quantizer.gguf.validation import shard_paths, tensors_of

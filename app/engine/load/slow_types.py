@@ -12,9 +12,9 @@ from pathlib import Path
 from app.engine.load.machine_file import MachineFile, this_build
 from app.engine.load.planner import LoadAttempt
 from offload.footprint.model import PlannedModel
-from offload.format import format_speed
 from offload.placement.assessment import Speed, assess
 from offload.speed.cost_model import Rates
+from quantizer.figures import format_speed
 from quantizer.gguf.tensor_types import FILE_TYPES, FileType, file_type_name
 
 _GAIN, _AS_FAST_WRITING = 1.5, 0.9

@@ -16,6 +16,7 @@ import numpy as np
 from app.common.media_formats import MediaKind
 from app.engine.media.chunks import Picture, Sound
 from app.protocol.errors import RequestError
+from quantizer.figures import format_figure
 from quantizer.system.errors import EngineError
 from quantizer.system.memory_limit import ProcessBytes, check_memory_limit
 from quantizer.system.process import child_environment, python_command
@@ -70,7 +71,7 @@ class DecoderProcess:
                 self.close()
                 cause = f"A {media} ended the {_NAME}: the file is damaged, or it needs too much memory."
                 if watch.excess:
-                    cause = f"A {media} took more than {timeout_s:.2g} s to decode."
+                    cause = f"A {media} took more than {format_figure(timeout_s, 2)} s to decode."
                 remedy = f"Send another {media}, or save it again with a program that can open it."
                 raise RequestError(cause, remedy) from None
         if "cause" in reply:

@@ -21,6 +21,7 @@ from offload.footprint.auxiliary_models import PlannedProjector
 from offload.footprint.kv_cache import parse_kv_types
 from offload.format import format_memory
 from offload.speed.type_costs import WeightLayout, is_copied
+from quantizer.figures import format_speed
 from quantizer.gguf.tensor_types import TENSOR_TYPES, tensor_type_named
 from quantizer.gguf.validation import tensors_of
 
@@ -465,7 +466,7 @@ def _part(
 
 
 def _speeds(item: SpeedMeasurement, work: Workload) -> str:
-    return f"{item.prefill:.3g} + {decode_speed(item, work):.3g} tok/s"
+    return f"{format_speed(item.prefill)} + {format_speed(decode_speed(item, work))} tok/s"
 
 
 def _attention(setting: RuntimeSettings) -> str:

@@ -47,7 +47,8 @@ from app.protocol.library import Quant, Recommendation, Recommended
 from app.settings.settings import Settings
 from offload.footprint.auxiliary_models import AuxiliaryModels
 from offload.footprint.model import PlannedModel
-from offload.format import format_memory, format_speed
+from offload.format import format_memory
+from quantizer.figures import format_speed
 from quantizer.gguf.file_names import shard_index, shard_path
 from quantizer.gguf.gguf_reader import ModelFileError
 from quantizer.gguf.tensor_types import FILE_TYPES

@@ -106,7 +106,7 @@ def machine_rows(findings: Findings) -> list[tuple[str, str]]:
     for gpu in machine.gpus:
         link = ""  # of a device of another machine
         if gpu.link_latency_s is not None and gpu.link_bytes_per_s is not None:
-            link = f", reached in {gpu.link_latency_s * 1000:.1f} ms at {gpu.link_bytes_per_s / 1e9:.2g} GB/s"
+            link = f", reached in {gpu.link_latency_s * 1000:.1f} ms at {format_bandwidth(gpu.link_bytes_per_s)} GB/s"
         gpus.append((gpu.name, f"{gpu.description}, {_memory(gpu)}{link}"))
     return [
         ("processor", f"{cpu_model()}, {default_threads()} cores"),

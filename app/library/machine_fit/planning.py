@@ -27,11 +27,11 @@ from offload.devices.machine import HOST_NAME, Device, DeviceKind, Machine
 from offload.footprint.auxiliary_models import PlannedProjector
 from offload.footprint.model import PlannedModel, RunConfig
 from offload.footprint.weights import weight_bytes_per_token
-from offload.format import format_speed
 from offload.placement.assessment import Assessment
 from offload.placement.load_parameters import ON_HOST, LoadParameters
 from offload.plan import PlacementPlan, best_assessment, dry_plan, plan
 from offload.speed.cost_model import Rates, expected_rates
+from quantizer.figures import format_speed
 from quantizer.gguf.tensor_types import FILE_TYPES
 from quantizer.system.errors import UsageError, UserError
 from quantizer.write.quantize_plan import header_of_plan, size_table

@@ -34,6 +34,7 @@ from app.service.http.access_log import record_of
 from app.service.http.errors import RefusedError
 from app.service.http.field_faults import invalid_fields, name_field
 from app.service.http.streaming import EventStream, JsonResponse
+from quantizer.figures import format_number
 
 BODY_TIMEOUT_S = 60.0
 MAX_DEPTH = 64
@@ -175,7 +176,9 @@ async def read_body(request: Request, kind: type[Body]) -> Body:
         async with asyncio.timeout(BODY_TIMEOUT_S):
             data = await request.body()
     except TimeoutError:
-        raise RefusedError(408, "timeout", f"The request's body did not come within {BODY_TIMEOUT_S:g} s.") from None
+        raise RefusedError(
+            408, "timeout", f"The request's body did not come within {format_number(BODY_TIMEOUT_S)} s."
+        ) from None
     except ClientDisconnect:
         raise RefusedError(400, "disconnected", "The client went away before its request was complete.") from None
     encoding = request.headers.get("content-encoding", "")

@@ -30,6 +30,7 @@ from app.options.option import MAX_TEXT, Kind
 from app.protocol.errors import RequestError
 from app.protocol.job import JobKind
 from app.settings.settings import GUIDE, Settings
+from quantizer.figures import format_figure, format_number
 from quantizer.gguf.file_names import unsplit_name
 from quantizer.gguf.tensor_types import DEFAULT_FILE_TYPE, file_type_named
 from quantizer.system.errors import UsageError
@@ -83,10 +84,14 @@ def title_of(options: JobOptions) -> str:
 def _target(options: QuantizeOptions) -> str:
     """Return the type, size, divergence or speed that is wanted, in a word."""
     if options.kld:
-        return f"kld{options.kld:g}"
+        return f"kld{format_number(options.kld)}"
     if options.speed:
-        return f"{options.speed:g}tps"
-    return f"{options.n_bytes / 1e9:.4g}GB" if options.n_bytes else options.file_type.upper()
+        return f"{format_number(options.speed)}tps"
+    return (
+        f"{format_figure(options.n_bytes / 1e9, 4).replace(',', '')}GB"
+        if options.n_bytes
+        else options.file_type.upper()
+    )
 
 
 def command_of(options: JobOptions, settings: Settings) -> JobCommand:

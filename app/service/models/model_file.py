@@ -33,6 +33,7 @@ from app.library.local.resolve import BUILT_IN, absolute, available, find_by_nam
 from app.protocol.sampling import OUR_SAMPLING, ModelSampling
 from app.service.threads import in_thread
 from app.settings.settings import NO_DRAFT, Settings
+from quantizer.figures import format_number
 from quantizer.gguf.adapters import read_control_vector, validate_adapter
 from quantizer.gguf.gguf_reader import ArrayRef, ModelFileError, Scalar
 from quantizer.gguf.header import Header
@@ -307,7 +308,7 @@ def _scale(text: str) -> float:
     except ValueError:
         scale = math.nan
     if not abs(scale) <= MAX_SCALE:  # false for NaN too
-        cause = f"The scale {text!r} of a control vector is not a number up to {MAX_SCALE:g}."
+        cause = f"The scale {text!r} of a control vector is not a number up to {format_number(MAX_SCALE)}."
         raise UsageError(cause, "Use FILE=0.8.")
     return scale
 

@@ -12,6 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from quantizer.figures import format_number
 from quantizer.system.errors import EngineError
 from quantizer.system.process import detached_process_options
 from quantizer.system.process_tree import ProcessTree
@@ -75,7 +76,7 @@ async def run_to_end(
     try:
         reason, is_timed_out = await watcher.wait(timeout_s), False
     except TimeoutError:
-        reason, is_timed_out = f"it took more than {timeout_s:g} s", True
+        reason, is_timed_out = f"it took more than {format_number(timeout_s)} s", True
     finally:
         await asyncio.shield(_end(transport, watcher))
     watcher.show()

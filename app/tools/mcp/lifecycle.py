@@ -22,6 +22,7 @@ from app.tools.mcp.config import ServerConfig, ToolError, identity_of
 from app.tools.mcp.connection import Connect, Connection, Observer, RefusedError, ServerInfo
 from app.tools.mcp.listing import Prompt, Resource, ToolListing, listed_prompts, listed_resources, listed_tools
 from app.tools.mcp.process import end_orphans
+from quantizer.figures import format_number
 from quantizer.system.errors import UserError
 
 _T = TypeVar("_T")
@@ -221,7 +222,7 @@ class ServerLifecycle:
         while self._deaths_s and now_s - self._deaths_s[0] > self._limits.deaths_within_s:
             self._deaths_s.popleft()
         if len(self._deaths_s) >= self._limits.max_deaths:
-            often = f"{len(self._deaths_s)} times within {self._limits.deaths_within_s / 60:g} minutes"
+            often = f"{len(self._deaths_s)} times within {format_number(self._limits.deaths_within_s / 60)} minutes"
             cause = f"The MCP server {self._name} ended {often}: {self._last_death}."
             self.problem = ToolError(cause, "It is left alone for a while, or until /tools lists all servers.")
             raise self.problem
@@ -249,7 +250,7 @@ class ServerLifecycle:
         except (TimeoutError, asyncio.CancelledError) as error:
             owner.cancel()
             if isinstance(error, TimeoutError):
-                raise ToolError(f"It did not answer within {self._limits.start_s:g} s.") from None
+                raise ToolError(f"It did not answer within {format_number(self._limits.start_s)} s.") from None
             raise
         self.info = connection.info
         return Link(connection, owner, stop)
@@ -329,7 +330,7 @@ async def within(seconds: float, answer: Awaitable[_T], what: str) -> _T:
         async with asyncio.timeout(seconds):
             return await answer
     except TimeoutError:
-        raise ToolError(f"It did not {what} within {seconds:g} s.") from None
+        raise ToolError(f"It did not {what} within {format_number(seconds)} s.") from None
 
 
 async def sdk_connect() -> Connect:

@@ -26,6 +26,7 @@ from app.service.http.field_faults import invalid_fields
 from app.service.http.guard import caller_of
 from app.service.http.routing import Router, errors
 from app.service.http.streaming import JsonResponse
+from quantizer.figures import format_number
 
 router = Router()
 
@@ -104,7 +105,9 @@ async def upload(request: Request) -> JsonResponse[FileObject]:
         async with asyncio.timeout(UPLOAD_TIMEOUT_S):
             form = await request.form(max_files=1, max_fields=_MOST_FIELDS, max_part_size=64 << 10)
     except TimeoutError:
-        raise RefusedError(408, "timeout", f"The file did not come within {UPLOAD_TIMEOUT_S:g} s.") from None
+        raise RefusedError(
+            408, "timeout", f"The file did not come within {format_number(UPLOAD_TIMEOUT_S)} s."
+        ) from None
     except ClientDisconnect:
         raise RefusedError(400, "disconnected", "The client went away before its file was complete.") from None
     except HTTPException as error:  # not a form, or too many parts
