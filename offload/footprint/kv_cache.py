@@ -154,7 +154,8 @@ def n_window_cells(caches: LayerCaches, n_sequences: int, n_ubatch: int = 512) -
 
 
 def cache_layers(caches: LayerCaches, types: KvTypes, cells: CacheCells, *, is_fused: bool = True) -> tuple[int, ...]:
-    """Return the bytes of each layer, none of those that only predict. The types must have passed `check_kv_types`.
+    """Return the bytes of each layer, of those that only predict where they have idle cells. The types must have passed
+    `check_kv_types`.
     Without fused attention values lie transposed, in rows as long as those of the layer with the most."""
     v_sizes = {layer.v_elements for layer in caches.layers if layer.k_elements}
     v_padded = max(v_sizes) if len(v_sizes) > 1 and not is_fused else 0
@@ -164,7 +165,9 @@ def cache_layers(caches: LayerCaches, types: KvTypes, cells: CacheCells, *, is_f
         v_elements = max(layer.v_elements, v_padded) if layer.k_elements else 0
         state_bytes = layer.state_elements * _STATE_BYTES * cells.n_sequences
         sizes.append(types.n_bytes(layer.k_elements, v_elements) * n_cells + state_bytes)
-    return (*sizes, *[0] * caches.n_predicting)
+    idle = caches.layers[len(caches.main_layers) :] if caches.has_idle_cells else ()
+    idle_sizes = [types.n_bytes(layer.k_elements, layer.v_elements) * cells.n_full for layer in idle]
+    return (*sizes, *(idle_sizes or [0] * caches.n_predicting))
 
 
 def prediction_cache_bytes(caches: LayerCaches, types: KvTypes, n_ctx: int) -> tuple[int, ...]:

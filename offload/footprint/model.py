@@ -144,9 +144,11 @@ def profile_of(
     kept = cache_layers(caches, run_config.kv_types, cells, is_fused=run_config.is_fused)
     if has_mtp_layer:
         head_cells = run_config.n_cells + run_config.n_sequences * DRAFT_CELLS
-        kept = (*kept[: -caches.n_predicting], *prediction_cache_bytes(caches, run_config.kv_types, head_cells))
+        own = prediction_cache_bytes(caches, run_config.kv_types, head_cells)
+        kept = (*kept[: -len(own)], *map(sum, zip(kept[-len(own) :], own, strict=True)))
     seen = CacheCells(run_config.depth, min(run_config.depth, caches.n_window or run_config.depth), 1)
-    read = cache_layers(caches, run_config.kv_types, seen, is_fused=run_config.is_fused)
+    used = replace(caches, has_idle_cells=False)
+    read = cache_layers(used, run_config.kv_types, seen, is_fused=run_config.is_fused)
     attending = attention_works(header, caches, run_config.depth, is_fused=run_config.is_fused)
     attending = chain(attending, repeat(NO_WORK, caches.n_predicting))
     layers = [

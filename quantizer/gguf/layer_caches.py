@@ -30,6 +30,8 @@ _WITHOUT_CACHE = frozenset(
 _WITH_INDEX_KEYS = frozenset(["deepseek32", "glm-dsa"])
 # These have further caches, which are not counted.
 _WITH_OTHER_CACHES = frozenset(["deepseek4", "dflash", "dots3note", "glm5-next", "hy_v4", "minimax-m3", "qwen4exp"])
+# The hybrid cache of these gets no filter in `create_memory`, so that it has every layer without a state.
+_WITH_IDLE_CELLS = frozenset(["bailingmoe3"])
 _GLM_5_2_CONTEXT = 1 << 20  # from this on every fourth layer has an indexer where a file does not list them
 _GEMMA3N_OWN_LAYERS = 20  # the later ones read the caches of these
 
@@ -46,13 +48,15 @@ class LayerCache:
 
 @dataclass(frozen=True, slots=True)
 class LayerCaches:
-    """The layers of a model in order. The last `n_predicting` are only used by a context that drafts.
-    `n_window` is in tokens, 0 without windows; `is_complete` is False where an architecture has further caches."""
+    """The layers of a model in order. The last `n_predicting` are only used by a context that drafts, though with
+    `has_idle_cells` the model's own context has cells for them, too. `n_window` is in tokens, 0 without windows;
+    `is_complete` is False where an architecture has further caches."""
 
     layers: tuple[LayerCache, ...]
     n_window: int = 0
     n_predicting: int = 0
     is_complete: bool = True
+    has_idle_cells: bool = False
 
     @property
     def main_layers(self) -> tuple[LayerCache, ...]:
@@ -85,7 +89,13 @@ def layer_caches_of(header: Header) -> LayerCaches:
         k_elements = n_heads * k_head + index_keys[index]
         state_elements = n_state if has_state else 0
         layers.append(LayerCache(k_elements, n_heads * v_head, state_elements, is_windowed[index]))
-    return LayerCaches(tuple(layers), n_window, n_predicting, header.architecture not in _WITH_OTHER_CACHES)
+    return LayerCaches(
+        tuple(layers),
+        n_window,
+        n_predicting,
+        is_complete=header.architecture not in _WITH_OTHER_CACHES,
+        has_idle_cells=header.architecture in _WITH_IDLE_CELLS,
+    )
 
 
 def _index_keys(header: Header, n_layers: int) -> list[int]:

@@ -279,7 +279,7 @@ def _add_delta_attention(writer: gguf.GGUFWriter, n_layers: int) -> None:
 def _add_one_of_three(writer: gguf.GGUFWriter, _n_layers: int) -> None:
     _add_experts(writer)
     writer.add_head_count_kv([0, N_KV_HEADS, 0, N_KV_HEADS])
-    writer.add_feed_forward_length([0, 0, N_FF_EXPERT, 0])
+    writer.add_feed_forward_length([0, 0, N_FF_EXPERT, N_FF_EXPERT])
     writer.add_expert_shared_feed_forward_length(N_FF_EXPERT)
     writer.add_layer_norm_eps(1e-5)
     writer.add_ssm_conv_kernel(4)

@@ -78,6 +78,7 @@ def test_an_encoder_has_no_cache(tmp_path: Path) -> None:
 
 def test_a_layer_that_only_predicts_answers_nothing(tmp_path: Path) -> None:
     caches = layer_caches_of(header(tmp_path / "m.gguf", "glm4moe", 3, {"nextn_predict_layers": 1}))
+    assert not caches.has_idle_cells
     assert (len(caches.layers), len(caches.main_layers)) == (3, 2)
 
 

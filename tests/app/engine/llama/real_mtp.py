@@ -15,13 +15,16 @@ from typing import Any
 import numpy as np
 
 from app.engine.backend import Chunk
-from app.engine.llama import HeadBackend, LlamaModel, MtpContext
+from app.engine.llama import HeadBackend, LlamaModel, MtpContext, buffer_bytes_by_device, native_log
 from app.engine.load.auxiliary_loading import make_head_source
 from app.engine.load.prediction_layers import mtp_layer_bytes
 from app.engine.messages import EngineConfig
 from app.engine.tuning.tune_results import RuntimeSettings
+from offload.footprint.auxiliary_models import AuxiliaryModels
+from offload.footprint.model import PlannedModel, RunConfig
 from offload.placement.load_parameters import ON_HOST
-from quantizer.gguf.header import read_header
+from quantizer.gguf.header import Header, read_header
+from quantizer.gguf.validation import tensors_of
 from tests.app.engine.llama.ways_to_compute import (
     TEXT,
     answers,
@@ -36,6 +39,7 @@ from tests.app.engine.llama.ways_to_compute import (
 )
 
 CONFIG = EngineConfig(n_ctx=64, n_cells=256, n_threads=1, n_sequences=3)  # answers fill it, and go on
+LONG = EngineConfig(n_ctx=8192, n_cells=16384, n_threads=1, n_sequences=2)
 SETTING = RuntimeSettings(1, False, False)
 
 
@@ -107,9 +111,22 @@ def logits_after(backend: HeadBackend, sequence_id: int) -> list[float]:
     return [float(logit) for logit in np.concatenate([first, second])]
 
 
+def cache_bytes(model: LlamaModel, header: Header) -> tuple[int, int]:
+    """Return the planned bytes of all caches, and those that llama.cpp allocates, which its log rounds."""
+    planned = PlannedModel(header, tensors_of(header), auxiliary=AuxiliaryModels(has_mtp_layer=True)).profile(
+        RunConfig(n_ctx=LONG.n_ctx, n_cells=LONG.n_cells, n_sequences=LONG.n_sequences, is_fused=False)
+    )
+    log = native_log()
+    log.take_buffers()
+    model.context(LONG, SETTING).close()
+    allocated = buffer_bytes_by_device(log.take_buffers()).values()
+    return planned.cache_bytes, sum(held.cache_bytes for held in allocated)
+
+
 def measured(path: Path) -> dict[str, Any]:
     """Return what the model at `path` answered and predicted."""
-    layer = mtp_layer_bytes(read_header(path))
+    header = read_header(path)
+    layer = mtp_layer_bytes(header)
     with ExitStack() as owned:
         model = LlamaModel(path, ON_HOST, False, lambda _fraction: True, with_mtp=layer is not None)
         owned.callback(model.close)
@@ -126,7 +143,14 @@ def measured(path: Path) -> dict[str, Any]:
         }
         logits = {way.__name__: logits_after(backend, way(backend)) for way in WAYS}
         n_waiting, in_an_answer = n_waiting_by_step(backend), n_waiting_in_an_answer(backend)
-    return {"answers": found, "logits": logits, "n_waiting": n_waiting, "n_waiting_in_an_answer": in_an_answer}
+        in_memory = cache_bytes(model, header)
+    return {
+        "answers": found,
+        "logits": logits,
+        "n_waiting": n_waiting,
+        "n_waiting_in_an_answer": in_an_answer,
+        "cache_bytes": in_memory,
+    }
 
 
 if __name__ == "__main__":

@@ -119,6 +119,11 @@ def test_a_batch_of_a_prompt_is_computed_at_once_and_what_an_answer_leaves_waits
     assert results["n_waiting_in_an_answer"] == [0, 31, 0]
 
 
+def test_mtp_layers_take_the_planned_memory_for_their_caches(results: dict[str, Any]) -> None:
+    planned, allocated = results["cache_bytes"]
+    assert abs(allocated - planned) < 0.01 * planned
+
+
 def test_mtp_continues_without_the_beginning_of_a_text(results: dict[str, Any]) -> None:
     assert difference(results, "with_a_begin_that_the_head_lost") > SAME
 
