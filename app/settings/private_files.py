@@ -16,7 +16,15 @@ from fnmatch import fnmatch
 from pathlib import Path
 
 from app.settings.settings import Settings
-from quantizer.system.files import explained, is_folder, make_private, open_regular, private_folder, sorted_glob
+from quantizer.system.files import (
+    explained,
+    is_folder,
+    make_private,
+    open_regular,
+    private_folder,
+    sorted_glob,
+    sync_folder,
+)
 from quantizer.system.process import is_process_alive, process_start
 
 CHATS = "chats, drafts and prompt history"
@@ -105,12 +113,14 @@ def find_private_files(settings: Settings) -> tuple[PrivateFiles, ...]:
 
 
 def remove_files(files: PrivateFiles) -> None:
-    """Remove the files, and the folders of prefixes, embeddings, attachments and contents that become empty. Raises
-    StorageError."""
+    """Remove the files, and the folders of prefixes, embeddings, attachments and contents that become empty. No failure
+    of the power brings them back. Raises StorageError."""
     for path in files.paths:
         with explained(f"{path} cannot be removed", "Check its permissions, and that no program uses it."):
             path.unlink(missing_ok=True)
     for folder in {path.parent for path in files.paths}:
+        with explained(f"{folder} cannot be written", "Check its disk."), contextlib.suppress(FileNotFoundError):
+            sync_folder(folder)
         if folder.parent.name in ("prefix", "media", "attachments", "file-history"):
             with contextlib.suppress(OSError):  # not empty
                 folder.rmdir()

@@ -149,9 +149,18 @@ def read_at_most(file: BinaryIO, max_bytes: int) -> bytes:
 def private_folder(path: Path) -> Path:
     """Create the folder at `path` with those above it that are missing, for their owner only, and return it.
     One that exists stays as it is; see `make_private`. Raises OSError."""
+    return make_folder(path, _PRIVATE_FOLDER)
+
+
+def make_folder(path: Path, mode: int = 0o777) -> Path:
+    """Create the folder at `path` with those above it that are missing, and return it. Their names are synced: what is
+    synced in a folder survives a power failure only if the folder does. One that exists stays as it is. `mode` are
+    permissions before the umask. Raises OSError."""
     for folder in (*reversed(path.parents), path):
         if not folder.is_dir():
-            folder.mkdir(mode=_PRIVATE_FOLDER, exist_ok=True)
+            folder.mkdir(mode=mode, exist_ok=True)
+            with contextlib.suppress(PermissionError):  # a folder may be made where none may be listed
+                sync_folder(folder.parent)
     return path
 
 

@@ -193,10 +193,10 @@ def _conversion(repo: str, name: str, options: PullOptions, settings: Settings) 
 
 def _prepare(output: Path, made: dict[str, object]) -> None:
     """Create the folder of a conversion's `output`, which is the first of what `made` has."""
-    from quantizer.system.files import explained
+    from quantizer.system.files import explained, make_folder
 
     with explained(f"{output.parent} cannot be created", "Check the disk."):
-        output.parent.mkdir(parents=True, exist_ok=True)
+        make_folder(output.parent)
     made["output"] = str(output)
 
 

@@ -30,7 +30,7 @@ from app.protocol.library import ImportWay
 from quantizer.gguf.file_names import projector_name, shard_path
 from quantizer.gguf.gguf_reader import ModelFileError
 from quantizer.system.errors import StorageError
-from quantizer.system.files import explained, open_regular
+from quantizer.system.files import explained, make_folder, open_regular
 from quantizer.write.partial_output import OutputFile, PartialOutput, partial_path
 
 REFERENCE: ImportWay = "symbolic link"
@@ -206,7 +206,7 @@ def _blocks(n_bytes: int) -> tuple[int, ...]:
 def _new_folder(folder: Path) -> Iterator[None]:
     """Create a repo's folder, and remove it again if it stays empty. Raises StorageError."""
     with explained(f"{folder} cannot be created", "Check its permissions."):
-        folder.mkdir(parents=True, exist_ok=True)
+        make_folder(folder)
     try:
         yield
     finally:

@@ -57,7 +57,7 @@ from quantizer.gguf.header import read_header
 from quantizer.gguf.tensor_types import FileType
 from quantizer.gguf.validation import validate_gguf
 from quantizer.system.errors import StorageError, UserError
-from quantizer.system.files import Lock, explained, remove_lock, replace_file, sync_folder, try_lock
+from quantizer.system.files import Lock, explained, make_folder, remove_lock, replace_file, sync_folder, try_lock
 
 _N_CHANGES = 3
 _POLL_S = 0.2
@@ -326,7 +326,7 @@ class Staging:
     def prepared_path(self, name: str) -> Path:
         """Return where the file is fetched to, in a folder that exists. Raises StorageError."""
         with _placing_in(self.folder):
-            self.path(name).parent.mkdir(parents=True, exist_ok=True)
+            make_folder(self.path(name).parent)
         return self.path(name)
 
     def target(self, name: str) -> Path:
@@ -342,15 +342,16 @@ class Staging:
             raise
         with _placing_in(self.folder):
             for name in reversed(self.names):
-                self.target(name).parent.mkdir(exist_ok=True)
+                make_folder(self.target(name).parent)
                 replace_file(self.path(name), self.target(name))
-            sync_folder(self.folder)
+            for folder in {self.target(name).parent for name in self.names}:
+                sync_folder(folder)
         self.discard()
 
     def publish_file(self, name: str) -> None:
         """Move one complete file to its final path, before the others. Raises StorageError."""
         with _placing_in(self.folder):
-            self.target(name).parent.mkdir(exist_ok=True)
+            make_folder(self.target(name).parent)
             replace_file(self.path(name), self.target(name))
             journal_of(self.path(name)).unlink(missing_ok=True)
             sync_folder(self.target(name).parent)
@@ -385,7 +386,7 @@ async def staged(folder: Path, names: Sequence[str], report: Report) -> AsyncIte
 
 def _locked(path: Path) -> Lock | None:
     with _placing_in(path.parent), suppress(FileNotFoundError):  # whoever has just finished removed the empty folder
-        path.parent.mkdir(parents=True, exist_ok=True)
+        make_folder(path.parent)
         return try_lock(path)
     return None
 

@@ -31,6 +31,7 @@ from quantizer.system.files import (
     Lock,
     explained,
     is_file,
+    make_folder,
     open_private,
     private_folder,
     read_regular,
@@ -212,7 +213,7 @@ class JobRun:
         command = await asyncio.to_thread(command_of, self.options, self._settings)
         if command.folder is not None:
             with explained(f"{command.folder} cannot be made", "Check its disk."):
-                command.folder.mkdir(parents=True, exist_ok=True)
+                make_folder(command.folder)
         try:
             lent = self._batch_key(self.options) if isinstance(self.options, BatchOptions) else nullcontext("")
             with lent as api_key:
@@ -331,13 +332,13 @@ class JobStore:
         return sorted(jobs, key=lambda job: (job.created_s, job.id))
 
     def save(self, job: Job) -> None:
-        """Save `job`. Raises StorageError."""
+        """Save `job`: once this returns it survives a power failure. Raises StorageError."""
         with explained(f"The job cannot be saved in {self.folder}", "Check its permissions and its disk."):
             if self._lock is None:
                 private_folder(self.folder)
                 self._lock = try_lock(self._lock_path(self._owner))
             data = json.dumps({**encode(job), "owner": self._owner})
-            write_atomically(self.folder / f"{job.id}.json", data, sync=False, mode=PRIVATE_FILE)
+            write_atomically(self.folder / f"{job.id}.json", data, sync=True, mode=PRIVATE_FILE)
 
     def log(self, job_id: str) -> JobLog:
         return JobLog(self.folder / f"{job_id}.log")

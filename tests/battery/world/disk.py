@@ -2,7 +2,8 @@
 
 What a simulated process does to files, locks and SQLite's databases passes here, where Python's library does it. Each
 such operation may be its last; in a thread others may run before it; while the disk fails, those that write raise what
-a full or failing disk does. What the world itself does to files is not touched.
+a full or failing disk does. What the world itself does to files is not touched. Where the world's `power` may fail, it
+learns here what is synced.
 """
 
 from __future__ import annotations
@@ -29,6 +30,7 @@ from quantizer.system import files
 from tests.battery.world.clock import Clock
 from tests.battery.world.lives import Life
 from tests.battery.world.loop import LIFE
+from tests.battery.world.power import Power
 from tests.battery.world.threads import KilledError, pause
 
 __all__ = ["Disk", "Fault"]
@@ -63,9 +65,11 @@ class Fault:
 
 
 class Disk:
-    """The disk below `root`, which the processes `lives` use. `n_failed` operations failed so far."""
+    """The disk below `root`, which the processes `lives` use. `n_failed` operations failed so far. `power` is that of
+    its machine, None for one that never fails."""
 
-    def __init__(self, root: Path, clock: Clock, lives: Mapping[int, Life]) -> None:
+    def __init__(self, root: Path, clock: Clock, lives: Mapping[int, Life], power: Power | None = None) -> None:
+        self.power = power
         self.faults: list[Fault] = []
         self.n_failed = 0
         self._lives = lives
@@ -138,12 +142,19 @@ class Disk:
         name = os.fsdecode(path)
         if flags & (os.O_CREAT | os.O_TRUNC):  # what is only read may be in a cache: it must not count
             self._check(name)
+        is_new = bool(flags & os.O_CREAT) and not os.path.lexists(name)
         descriptor = self._real_open(path, flags, *args, **named)
+        if is_new:
+            self._created(name)
         if name.startswith(self._root):
             self._opened[descriptor] = name
             if flags & os.O_CREAT:
                 os.utime(descriptor)
         return descriptor
+
+    def _created(self, path: str) -> None:
+        if self.power is not None and path.startswith(self._root):
+            self.power.created(Path(path))
 
     def _close_descriptor(self, descriptor: int) -> None:
         self._opened.pop(descriptor, None)
@@ -159,7 +170,10 @@ class Disk:
                 if is_data and not was_over and self._clock.chance.random() < 0.5:
                     real(descriptor, args[0][: len(args[0]) // 2])  # a part of it is there
                 raise
-            return real(descriptor, *args)
+            done = real(descriptor, *args)
+            if self.power is not None and path and real.__name__ == "fsync":
+                self.power.synced(Path(path), os.fstat(descriptor).st_ino)
+            return done
 
         return call
 
@@ -168,7 +182,10 @@ class Disk:
             if LIFE.get() is not None and named.get("dir_fd") is None:
                 # a full disk still removes
                 self._check(os.fsdecode(args[places[-1]]), writes=real.__name__ not in ("unlink", "remove", "rmdir"))
-            return real(*args, **named)
+            done = real(*args, **named)
+            if LIFE.get() is not None and real.__name__ in ("mkdir", "symlink"):
+                self._created(os.fsdecode(args[places[-1]]))
+            return done
 
         return call
 
@@ -195,7 +212,10 @@ class Disk:
             return self._real_file(file, mode, buffering, encoding, errors, newline, closefd, opener)
         if opener is None and not isinstance(file, int):
             self._check(path)
+        is_new = opener is None and not isinstance(file, int) and not os.path.lexists(path)
         raw = _File(self, life, path, file, mode.replace("b", "").replace("t", ""), closefd, opener)
+        if is_new:
+            self._created(path)
         os.utime(raw.fileno())
         if buffering == 0:
             return raw
@@ -322,7 +342,7 @@ class _Connection(sqlite3.Connection):
         if self._is_closed:
             return
         self._is_closed = True
-        paths = [Path(self._path), Path(f"{self._path}-wal")]
+        paths = [Path(f"{self._path}{suffix}") for suffix in ("", "-wal", "-shm")]
         before = [path.read_bytes() if path.exists() else b"" for path in paths]
         super().close()
         if before[1] and not paths[1].exists():  # it was the last one, and SQLite tidied up
@@ -335,6 +355,8 @@ class _Connection(sqlite3.Connection):
         if self._thread != threading.get_ident():
             raise sqlite3.ProgrammingError("SQLite objects created in a thread can only be used in that same thread.")
         writes = _WRITING_SQL.match(sql) is not None and (sql != "COMMIT" or self.total_changes > self._n_changes)
+        if sql == "PRAGMA synchronous = NORMAL" and self._disk.power is not None:
+            self._disk.power.forgetful.add(Path(self._path))
         if sql.startswith("BEGIN"):
             self._n_changes = self.total_changes
         code = self._disk.begin(self._path, writes=writes)

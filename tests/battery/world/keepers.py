@@ -1,7 +1,8 @@
 """People of a simulated world who are told that something is kept: stored responses, jobs, batches, messages of chats.
 
-What was acknowledged has to be there in the end, once, whichever service or window was killed meanwhile. Each leaves a
-check in the world, which is made when everybody has gone.
+What was acknowledged has to be there in the end, once, whichever service or window was killed meanwhile, and though the
+power failed: but for stored responses and conversations, of which a failure of the power may cost those before it. Each
+leaves a check in the world, which is made when everybody has gone.
 """
 
 from __future__ import annotations
@@ -39,19 +40,25 @@ _BATCH_ENDS = ("completed", "failed", "expired", "cancelled")
 
 @dataclass(slots=True)
 class _Stored:
-    """The responses that a person was told are stored: by id what was asked, and the answer once it was whole."""
+    """The responses that a person was told are stored: by id what was asked, and the answer once it was whole. Those
+    that were stored `before` the power failed so many times may be lost if it fails again."""
 
     questions: dict[str, str] = field(default_factory=dict)
+    before: dict[str, int] = field(default_factory=dict)
     answers: dict[str, str] = field(default_factory=dict)
     deleted: list[str] = field(default_factory=list)
 
     async def check(self, world: World, http: Client) -> None:
         for name, question in self.questions.items():
             reply = await http.asked("GET", f"/v1/responses/{name}")
+            may_be_lost = self.before[name] < world.n_power_failures
             if reply is None or reply.status_code != 200:
-                world.fault(f"a stored response is lost: {reply and reply.text[:200]}")
+                if reply is None or reply.status_code != 404 or not may_be_lost:
+                    world.fault(f"a stored response is lost: {reply and reply.text[:200]}")
                 continue
             response = reply.json()
+            if may_be_lost and response["status"] == "failed":  # its beginning was stored, and its end lost
+                continue
             if name in self.answers and _output(response) != self.answers[name]:
                 world.fault(f"a stored response is {_output(response)!r} instead of {self.answers[name]!r}")
             if response["status"] in ("queued", "in_progress"):
@@ -70,6 +77,7 @@ async def storer(world: World) -> None:
     """Ask for responses that are stored, each after the one before, some in the background; delete some, also while
     they are answered, and by another service."""
     chance, stored, previous = world.clock.chance, _Stored(), ""
+    failures = world.n_power_failures  # when the previous one was stored
     world.checks.append(partial(stored.check, world))
     async with world.client() as http, world.client() as other:
         for _ in range(chance.randrange(1, 6)):
@@ -80,19 +88,21 @@ async def storer(world: World) -> None:
                 body["previous_response_id"] = previous
             if chance.random() < 0.35:
                 body["background"] = True
-            response = await _stored_response(world, http, body)
+            failures_now = world.n_power_failures  # of them one may come before the reply
+            response = await _stored_response(world, http, body, failures)
             if response is None:
+                previous = "" if failures < world.n_power_failures else previous
                 continue
-            name = response["id"]
+            name, failures = response["id"], failures_now
             if chance.random() < 0.15:
                 previous = ""
                 if await _is_deleted(world, other, name):
                     stored.deleted.append(name)
                 continue
-            response = await _ended_response(world, chance.choice((http, other)), response)
+            response = await _ended_response(world, chance.choice((http, other)), response, failures)
             if response is None:
                 continue
-            stored.questions[name] = text
+            stored.questions[name], stored.before[name] = text, failures
             if response["status"] == "completed":
                 previous, stored.answers[name] = name, _output(response)
                 if _output(response) != text:
@@ -108,13 +118,14 @@ async def _is_deleted(world: World, http: Client, name: str) -> bool:
     return reply is not None
 
 
-async def _stored_response(world: World, http: Client, body: dict[str, Any]) -> dict[str, Any] | None:
-    """Return the response to `body`, which may be one that waits, None for an error or one that is not stored."""
+async def _stored_response(world: World, http: Client, body: dict[str, Any], failures: int) -> dict[str, Any] | None:
+    """Return the response to `body`, which may be one that waits, None for an error or one that is not stored. The one
+    before it was stored after so many `failures` of the power."""
     reply = await http.asked("POST", "/v1/responses", body)
     if reply is None:
         return None
     if reply.status_code != 200:
-        if "previous_response" in reply.text:
+        if "previous_response" in reply.text and failures == world.n_power_failures:
             world.fault(f"a stored response is lost: {reply.text[:200]}")
         # an answer comes without being stored, unless nobody waits for it, or what came before cannot be opened
         stores = "background" in body or "previous_response_id" in body
@@ -124,8 +135,9 @@ async def _stored_response(world: World, http: Client, body: dict[str, Any]) -> 
     return response if _is_stored(world, response) else None
 
 
-async def _ended_response(world: World, http: Client, response: dict[str, Any]) -> dict[str, Any] | None:
-    """Return a response once it has ended, None for one whose end is not stored."""
+async def _ended_response(world: World, http: Client, response: dict[str, Any], failures: int) -> dict[str, Any] | None:
+    """Return a response once it has ended, None for one whose end is not stored. It was stored after so many `failures`
+    of the power."""
     path = f"/v1/responses/{response['id']}"
     try:
         async with asyncio.timeout(PATIENCE_S):
@@ -135,7 +147,8 @@ async def _ended_response(world: World, http: Client, response: dict[str, Any]) 
                 if reply.status_code != 200:
                     world.check_error("a response", reply.status_code, reply.text, stores=True)
                     if reply.status_code == 404:
-                        world.fault(f"a response in the background is lost: {reply.text[:200]}")
+                        if failures == world.n_power_failures:
+                            world.fault(f"a response in the background is lost: {reply.text[:200]}")
                         return None
                     continue
                 response = reply.json()
@@ -168,8 +181,9 @@ def _output(response: dict[str, Any]) -> str:
 
 async def converser(world: World) -> None:
     """Go on with a conversation that the service keeps: what was acknowledged is in it once, and in order."""
-    chance, said = world.clock.chance, list[str]()
+    chance, said = world.clock.chance, list[tuple[int, str]]()
     async with world.client() as http, world.client() as other:
+        failures = world.n_power_failures
         created = await http.asked("POST", "/v1/conversations", {})
         if created is None or created.status_code != 200:
             if created is not None:
@@ -181,7 +195,7 @@ async def converser(world: World) -> None:
             await asyncio.sleep(world.clock.delay_s(chance.choice((0.05, 1.0, 5.0))))
             text = world.new_text()
             body = {"model": chance.choice(world.models), "input": f"<say>{text}</say>", "conversation": name}
-            client = chance.choice((http, other))
+            client, failures_now = chance.choice((http, other)), world.n_power_failures
             try:  # once: what a service did of it before it died is there, and would be there twice
                 async with asyncio.timeout(PATIENCE_S):
                     reply = await client.answered(partial(client.post, "/v1/responses", json=body), repeats=False)
@@ -193,20 +207,25 @@ async def converser(world: World) -> None:
             if reply.status_code != 200:
                 world.check_error("a response of a conversation", reply.status_code, reply.text, stores=True)
                 if reply.status_code == 404:
-                    world.fault(f"a conversation is lost: {reply.text[:200]}")
+                    if failures == world.n_power_failures:
+                        world.fault(f"a conversation is lost: {reply.text[:200]}")
+                    return
             elif reply.json()["store"]:
-                said += [f"<say>{text}</say>", text]
+                said += [(failures_now, each) for each in (f"<say>{text}</say>", text)]
                 world.happened["conversed"] += 1
 
 
-async def _check_conversation(world: World, name: str, said: list[str], http: Client) -> None:
+async def _check_conversation(world: World, name: str, said: list[tuple[int, str]], http: Client) -> None:
     reply = await http.asked("GET", f"/v1/conversations/{name}/items?limit=100&order=asc")
+    surely = [text for failures, text in said if failures == world.n_power_failures]
     if reply is None or reply.status_code != 200:
-        world.fault(f"a conversation is lost: {reply and reply.text[:200]}")
+        if surely or not world.n_power_failures or reply is None or reply.status_code != 404:
+            world.fault(f"a conversation is lost: {reply and reply.text[:200]}")
         return
-    texts = _texts(reply)
-    if [text for text in texts if text in said] != said:  # others are of requests whose reply was lost
-        world.fault(f"a conversation has {texts} instead of {said}")
+    texts, known = _texts(reply), [text for _, text in said]
+    found = [text for text in texts if text in known]  # others are of requests whose reply was lost
+    if found != [text for text in known if text in found] or not set(surely) <= set(found):
+        world.fault(f"a conversation has {texts} instead of {known}")
 
 
 # Jobs

@@ -1,16 +1,17 @@
 """Do services keep their promises in every order of events? Whole worlds on one simulated clock, from one seed each.
 
-Run: `uv run python -m tests.battery.world [--worlds 200] [--seed 1]`. A world is one service or two over one folder,
-each with its pool, models, jobs and routes over the fake engine in its real worker, and people: clients of five
+Run: `uv run python -m tests.battery.world [--worlds 200] [--seed 1] [--power]`. A world is one service or two over one
+folder, each with its pool, models, jobs and routes over the fake engine in its real worker, and people: clients of five
 dialects that hang up, chats that are stopped, apps, stored responses, jobs and batches. Engines, apps and services are
-killed, the disk is full or fails for a while. Time, delays, the order of threads, pieces of pipes, kills and faults are
-drawn from the seed: the same seed is the same world, event for event (`--trace` prints its end, for comparing). The
-invariants are those of the battery: a request ends once and with its own answer or an error with a cause, what was
-acknowledged is there once, also for the next service, models never hold more memory than there is, nobody waits for
-ever, and at the end everything is unloaded and nothing is left. Exits with 1 where one is broken, with the seeds.
+killed, the disk is full or fails for a while, in some worlds the power fails. Time, delays, the order of threads,
+pieces of pipes, kills and faults are drawn from the seed: the same seed is the same world, event for event (`--trace`
+prints its end, for comparing). The invariants are those of the battery: a request ends once and with its own answer or
+an error with a cause, what was acknowledged is there once, also for the next service, models never hold more memory
+than there is, nobody waits for ever, and at the end everything is unloaded and nothing is left. Exits with 1 where one
+is broken, with the seeds.
 
-A kill is that of a process: what it had written stays, and what Python still buffered is lost. What a system without
-power loses is another matter, and not simulated.
+A kill is that of a process: what it had written stays, and what Python still buffered is lost. A failure of the power
+ends all processes, and leaves what was synced and some of the rest: `power` says what is simulated of that.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ import gc
 import hashlib
 import json
 import os
+import random
 import shutil
 import sys
 import tempfile
@@ -44,6 +46,7 @@ from tests.battery.world.clock import Clock, living_by
 from tests.battery.world.disk import Disk
 from tests.battery.world.loop import StuckError
 from tests.battery.world.people import disk_faults, people
+from tests.battery.world.power import Power
 from tests.battery.world.processes import Processes
 from tests.battery.world.service import Service
 from tests.battery.world.threads import KilledError, pause
@@ -61,6 +64,7 @@ _TEMPLATE = (
     "{% for message in messages %}<{{ message.role }}>{{ message.content }}\n{% endfor %}"
     "{% if add_generation_prompt %}<assistant>{% endif %}"
 )
+_SHARE_OF_POWER_FAILURES = 0.25
 _HASH_SEED = "0"  # sets of strings have one order in every process
 
 
@@ -74,14 +78,14 @@ class Ended:
     digest: str
 
 
-def simulate(seed: int, model_file: Path, folder: Path) -> Ended:
-    """Run the world of `seed` to its end, in the empty `folder`."""
+def simulate(seed: int, model_file: Path, folder: Path, *, power_fails: bool = False) -> Ended:
+    """Run the world of `seed` to its end, in the empty `folder`; `power_fails` in some worlds, or surely."""
     gc.disable()  # a generator that nobody closed ends when it is collected: not at a moment that differs
     hook, sys.unraisablehook = sys.unraisablehook, lambda _: None  # killed processes end in any way
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", RuntimeWarning)
-            ended = _simulate(seed, model_file, folder)
+            ended = _simulate(seed, model_file, folder, power_fails=power_fails)
             gc.collect()
             gc.freeze()  # what is left stays: to look through it again took a third of each world
             return ended
@@ -90,7 +94,7 @@ def simulate(seed: int, model_file: Path, folder: Path) -> Ended:
         sys.unraisablehook = hook
 
 
-def _simulate(seed: int, model_file: Path, folder: Path) -> Ended:
+def _simulate(seed: int, model_file: Path, folder: Path, *, power_fails: bool) -> Ended:
     clock = Clock(seed)
     chance = clock.chance
     names = tuple("abc"[: chance.randrange(1, 4)])
@@ -124,10 +128,13 @@ def _simulate(seed: int, model_file: Path, folder: Path) -> Ended:
             unhandled.append(f"{context['message']}: {error!r}")
 
     loop.set_exception_handler(handle)
+    # apart: worlds whose power does not fail are as they were
+    fate = random.Random(f"power {seed}")
+    fails_after_s = _power_failures(fate, surely=power_fails)
     world = World(
         clock,
         processes,
-        Disk(folder, clock, processes.lives),
+        Disk(folder, clock, processes.lives, Power(folder, fate) if fails_after_s else None),
         settings,
         names,
         chance.random() < 0.5,
@@ -140,7 +147,7 @@ def _simulate(seed: int, model_file: Path, folder: Path) -> Ended:
         patch.object(anyio.to_thread, "run_sync", _run_in_thread),
     ):
         try:
-            loop.run_until_complete(_live(world, FakeMemory(total_bytes, sizes)))
+            loop.run_until_complete(_live(world, FakeMemory(total_bytes, sizes), fails_after_s))
         except (StuckError, RuntimeError) as stuck:  # RuntimeError: a service that never starts stops the loop
             world.fault(str(stuck))
         world.faults += [*unhandled, *world.network.faults, *processes.errors]
@@ -182,7 +189,20 @@ def _bury(world: World) -> None:
     asyncio.set_event_loop(None)
 
 
-async def _live(world: World, memory: FakeMemory) -> None:
+def _power_failures(fate: random.Random, *, surely: bool) -> list[float]:
+    """Return the seconds until the power fails, and from then until it does again; mostly none."""
+    n_failures = fate.choice((1, 1, 2)) if fate.random() < _SHARE_OF_POWER_FAILURES or surely else 0
+    return [fate.choice((0.3, 2.0, 8.0)) * fate.uniform(0.1, 2.0) for _ in range(n_failures)]
+
+
+async def _lose_power(world: World, after_s: list[float]) -> None:
+    for delay_s in after_s:
+        await asyncio.sleep(delay_s)
+        world.lose_power()
+        world.happened["power failed"] += 1
+
+
+async def _live(world: World, memory: FakeMemory, power_fails_after_s: list[float]) -> None:
     """Run the services with their people, and look what is left when they have gone."""
     chance = world.clock.chance
     n_services = 2 if chance.random() < 0.25 else 1
@@ -192,7 +212,7 @@ async def _live(world: World, memory: FakeMemory) -> None:
         await service.listening()
     world.disk.faults = disk_faults(world)
     async with asyncio.TaskGroup() as group:
-        for person in people(world):
+        for person in [*people(world), *([_lose_power(world, power_fails_after_s)] if power_fails_after_s else [])]:
             group.create_task(person)
     world.disk.faults, world.dies_at_operation = [], 0.0
     for service in world.services:
@@ -256,6 +276,7 @@ def main() -> None:
     parser.add_argument("--worlds", type=int, default=200)
     parser.add_argument("--seed", type=int, default=1, help="of the first world")
     parser.add_argument("--stop", action="store_true", help="at the first world with a fault")
+    parser.add_argument("--power", action="store_true", help="let the power fail in every world")
     parser.add_argument("--trace", action="store_true", help="print the end of each world")
     options = parser.parse_args()
     if os.environ.get("PYTHONHASHSEED") != _HASH_SEED:
@@ -268,7 +289,7 @@ def main() -> None:
         model_file = tiny_llama(Path(root) / "tiny.gguf", lambda writer: writer.add_chat_template(_TEMPLATE))
         for seed in range(options.seed, options.seed + options.worlds):
             with tempfile.TemporaryDirectory(dir=root) as folder:
-                ended = simulate(seed, model_file, Path(folder))
+                ended = simulate(seed, model_file, Path(folder), power_fails=options.power)
             n_worlds += 1
             happened += ended.happened
             simulated_s += ended.simulated_s

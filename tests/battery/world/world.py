@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import asyncio
 import re
+import signal
 from collections import Counter
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
@@ -45,10 +46,21 @@ class World:
     happened: Counter[str] = field(default_factory=Counter)
     checks: list[Callable[[Client], Awaitable[None]]] = field(default_factory=list)
     n_texts: int = 0
+    n_power_failures: int = 0
 
     @property
     def network(self) -> Network:
         return self.processes.network
+
+    def lose_power(self) -> None:
+        """End all processes at once, and leave on the disk what a failure of the power does."""
+        self.n_power_failures += 1
+        for life in list(self.processes.lives.values()):
+            life.die()
+        for process in list(self.processes.running.values()):
+            process.die(-signal.SIGKILL)
+        assert self.disk.power is not None
+        self.happened["not on the disk when the power failed"] += self.disk.power.lose()
 
     def fault(self, what: str) -> None:
         self.faults.append(f"{self.clock.now_s:9.4f} s: {self._without_folder(what)}")

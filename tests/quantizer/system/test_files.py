@@ -19,6 +19,7 @@ from quantizer.system.faults import UnsuitableFileError, system_fault
 from quantizer.system.files import (
     explained,
     has_record_locks,
+    make_folder,
     make_private,
     open_partial,
     open_private,
@@ -208,6 +209,43 @@ def test_a_private_file_and_the_folders_made_for_it_are_for_their_owner_only(tmp
         os.umask(before)
     modes = [(tmp_path / "shared" / name).stat().st_mode & 0o777 for name in ("", "a", "a/b", "a/b/file")]
     assert modes == [0o755, 0o700, 0o700, 0o600]
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="Windows cannot sync a folder")
+def test_the_names_of_new_folders_are_synced_before_anything_is_in_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else a failure of the power takes the folder, whatever was synced in it."""
+    done = list[str]()
+    real_mkdir, real_open, real_fsync = os.mkdir, os.open, os.fsync
+    opened = dict[int, str]()
+
+    def mkdir(path: Path, mode: int = 0o777) -> None:
+        real_mkdir(path, mode)
+        done.append(f"made {Path(path).name}")
+
+    def open_folder(path: Path, *args: Any) -> int:
+        number = real_open(path, *args)
+        opened[number] = Path(path).name
+        return number
+
+    def fsync(number: int) -> None:
+        real_fsync(number)
+        done.append(f"synced {opened[number]}")
+
+    for name, double in (("mkdir", mkdir), ("open", open_folder), ("fsync", fsync)):
+        monkeypatch.setattr(os, name, double)
+    make_folder(tmp_path / "a" / "b")
+    assert done == ["made a", f"synced {tmp_path.name}", "made b", "synced a"]
+    make_folder(tmp_path / "a" / "b")
+    assert len(done) == 4
+
+
+@has_modes
+@pytest.mark.skipif(os.geteuid() == 0 if sys.platform != "win32" else True, reason="root may list everything")
+def test_a_folder_is_made_where_nothing_may_be_listed(tmp_path: Path) -> None:
+    (tmp_path / "mail").mkdir(0o300)
+    assert make_folder(tmp_path / "mail" / "in").is_dir()
 
 
 def test_a_private_file_that_must_be_new_replaces_none(tmp_path: Path) -> None:

@@ -43,6 +43,7 @@ from quantizer.system.files import (
     remove_abandoned,
     remove_lock,
     sorted_glob,
+    sync_folder,
     try_lock,
     write_atomically,
 )
@@ -232,6 +233,7 @@ class BatchStore:
         """Leave word that a batch is to be cancelled, for whichever service runs it: that alone writes the batch."""
         with explained(f"The batch cannot be cancelled in {self._folder}", "Check its disk."):
             self._word_path(batch_id).touch(PRIVATE_FILE)
+            sync_folder(self._folder)
 
     def asked_to_cancel_s(self, batch_id: str) -> float | None:
         with suppress(OSError):

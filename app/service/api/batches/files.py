@@ -29,6 +29,7 @@ from quantizer.system.files import (
     read_regular,
     remove_abandoned,
     sorted_glob,
+    sync_folder,
     write_atomically,
 )
 
@@ -143,10 +144,11 @@ class FileStore:
             return stored
 
     def remove(self, file_id: str, caller: Caller = SERVICE) -> None:
-        """Delete a file. Raises as `find`."""
+        """Delete a file; no failure of the power brings it back. Raises as `find`."""
         stored = self.find(file_id, caller)
         with explained(f"The file {file_id} cannot be deleted", "Check its folder."):
             self._unlink(stored["id"])
+            sync_folder(self._folder)
 
     def _unlink(self, file_id: str) -> None:
         for suffix in (".json", ".data"):
