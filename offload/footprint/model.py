@@ -42,6 +42,7 @@ from offload.footprint.weights import (
     compute_bytes,
     graph_shape_of,
     output_bytes,
+    selecting_bytes,
     weights_of,
 )
 from offload.speed.cost_model import HOST_FACTORS, attention_bytes, attention_works, prompt_operations
@@ -329,14 +330,17 @@ def _auxiliary_usage_of(
         run_config = profile.run_config
         if is_head:  # it runs in batches of its own, with cells for the drafts
             n_cells = run_config.n_cells + run_config.n_sequences * DRAFT_CELLS
-            n_ubatch = max(HEAD_BATCH, n_seq_max(run_config.n_sequences, supports_truncation=True))
+            n_places = n_seq_max(run_config.n_sequences, supports_truncation=True)
+            n_ubatch = -(-HEAD_BATCH // n_places) * n_places  # llama.cpp reserves as many tokens for each sequence
             run_config = replace(run_config, n_cells=n_cells, n_ubatch=n_ubatch)
         draft = profile_of(auxiliary.draft.header, weights, run_config)
+        n_drafting = run_config.n_sequences * hyperparameter(auxiliary.draft.header, "block_size")
+        selecting = selecting_bytes(graph_shape_of(auxiliary.draft.header), min(HEAD_BATCH, n_drafting))
         yield AuxiliaryUsage(
             what=f"draft {'head' if is_head else 'model'} {auxiliary.draft.name}",
             weight_bytes=draft.weight_bytes - draft.input_bytes,
             cache_bytes=draft.cache_bytes,
-            compute_bytes=draft.compute_bytes,
+            compute_bytes=max(draft.compute_bytes, selecting),
             host_bytes=draft.input_bytes + draft.host_bytes - ENGINE_BYTES,
             tied_bytes=draft.tied_bytes,
         )

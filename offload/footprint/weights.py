@@ -183,7 +183,9 @@ _LEAST_UBATCH = 64
 class GraphShape:
     """Widths of one token on its way through a model, in elements. `feed_forward_width` counts gate, up and their
     product where there is a gate. `n_masks` is how many attention masks there are: layers with a window have one of
-    their own. `n_logits` is 0 for models that make no tokens, `has_attention` False where states take its place."""
+    their own. `n_logits` is 0 for models that make no tokens, `has_attention` False where states take its place. A
+    DFlash 2 head has convolutions of `n_taps` places around its layers, and embeddings of its candidates, together
+    `candidates_width`, beside its logits."""
 
     n_embd: int
     n_logits: int
@@ -193,6 +195,8 @@ class GraphShape:
     feed_forward_width: int
     n_masks: int
     has_attention: bool
+    n_taps: int = 0
+    candidates_width: int = 0
 
     @property
     def layer_elements(self) -> float:
@@ -216,6 +220,9 @@ def graph_shape_of(header: Header) -> GraphShape:
     embedding = next((tensor for tensor in header.tensors if tensor.name == EMBEDDING), None)
     tokens = header.metadata.get("tokenizer.ggml.tokens")  # a draft head borrows the embedding of its model
     n_tokens = embedding.shape[-1] if embedding else tokens.count if isinstance(tokens, ArrayRef) else 0
+    n_taps, top_k, rank = (
+        hyperparameter(header, name) for name in ("conv_kernel_size", "selector_top_k", "selector_rank")
+    )
     return GraphShape(
         n_embd=n_embd,
         n_logits=n_tokens if has_cache else 0,
@@ -225,6 +232,8 @@ def graph_shape_of(header: Header) -> GraphShape:
         feed_forward_width=(n_used * expert if n_used else dense) * (3 if is_gated else 1),
         n_masks=1 + any(layer.is_windowed for layer in caches.layers),
         has_attention=not has_cache or any(layer.k_elements for layer in caches.layers),
+        n_taps=n_taps,
+        candidates_width=rank * top_k,
     )
 
 
@@ -242,11 +251,21 @@ def compute_bytes(
     n_cells = n_cells if shape.n_logits else n_ubatch
     mask = shape.n_masks * n_cells * (0.5 if is_fused else 1.0) if shape.has_attention else 0.0
     logits = shape.n_logits + 2 * shape.n_embd if has_output else 0
-    feed_forward = mask + shape.feed_forward_width + 3.5 * shape.n_embd
+    if shape.candidates_width:  # blocks of two places are reserved, of which the second has candidates and a row
+        logits += (shape.candidates_width + shape.n_embd) // 2
+    convolution = mask + (2 * shape.n_taps + 8) * shape.n_embd if shape.n_taps else 0.0
+    feed_forward = mask + shape.feed_forward_width + (5.5 if shape.n_taps else 3.5) * shape.n_embd
     attention = mask + 3 * shape.n_embd + 2 * shape.query_width + shape.key_value_width
     if shape.has_attention and not is_fused:
         attention += shape.n_heads * n_cells
-    return int(max(logits, feed_forward, attention * has_attention) * n_ubatch * _FLOAT_BYTES)
+    return int(max(logits, feed_forward, convolution, attention * has_attention) * n_ubatch * _FLOAT_BYTES)
+
+
+def selecting_bytes(shape: GraphShape, n_tokens: int) -> int:
+    """Return the bytes that a DFlash 2 head takes behind its layers for blocks of together `n_tokens`, 0 for others:
+    logits, and embeddings of the candidates of each place, of those before it, and of both together."""
+    elements = shape.n_logits + 2 * shape.n_embd + 3 * shape.candidates_width
+    return elements * n_tokens * _FLOAT_BYTES if shape.candidates_width else 0
 
 
 def bounded_ubatch(shape: GraphShape, n_cells: int, n_ubatch: int, *, is_fused: bool) -> int:

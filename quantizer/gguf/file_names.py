@@ -73,7 +73,7 @@ PROJECTOR_TYPES = ("F16", "Q8_0", "F32")
 FOUND_TYPES = ("F16", "BF16", "Q8_0", "F32")  # of several projectors that are there the first
 NO_PROJECTOR = "none"  # as a choice of one
 
-HEAD_MARKS = ("dspark-", "dflash-", "eagle3-")  # those that draft a block in one pass first
+HEAD_MARKS = ("dspark-", "dflash2-", "dflash-", "eagle3-")  # those that draft a block in one pass first
 _MTP = "mtp-"  # llama.cpp can take a model's MTP layer from a file of its own, and this engine cannot
 _MARKS = (*HEAD_MARKS, _MTP, PROJECTOR_MARK)
 

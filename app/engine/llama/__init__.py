@@ -11,7 +11,7 @@ from app.engine.llama.context import LlamaBackend
 from app.engine.llama.devices import add_rpc_servers, buffer_bytes_by_device, ggml_gpus
 from app.engine.llama.eval_callback import ActivationRecorder, HiddenStateRecorder, WritableWeights
 from app.engine.llama.head_backend import HeadBackend, HeadContext
-from app.engine.llama.head_contexts import AutoregressiveContext, BlockContext, MtpContext
+from app.engine.llama.head_contexts import AutoregressiveContext, BlockContext, MtpContext, SelectorContext
 from app.engine.llama.model import LlamaModel, LoadedHead, dry_compute_bytes, vocabulary_alone
 from app.engine.llama.native import EvalObserver, native_log, system_info
 from app.engine.llama.projector import LlamaProjector, ProjectorOptions
@@ -30,6 +30,7 @@ __all__ = [
     "LoadedHead",
     "MtpContext",
     "ProjectorOptions",
+    "SelectorContext",
     "WritableWeights",
     "add_rpc_servers",
     "buffer_bytes_by_device",

@@ -1,4 +1,4 @@
-"""The kinds of draft heads: one token after another (MTP layers, EAGLE-3), or a block at once (DFlash, DSpark).
+"""The kinds of draft heads: a token after another (MTP layers, EAGLE-3), or a block at once (DFlash, DFlash 2, DSpark).
 
 Source: common_speculative_impl_draft_mtp, _eagle3 and _dflash in llama.cpp common/speculative.cpp as vendored in
 llama-cpp-python 0.3.36.
@@ -17,7 +17,7 @@ from app.engine.llama.context import Batch, LlamaBackend, NativeContext
 from app.engine.llama.head_backend import STATE_LENGTH, Followed, HeadContext, Row, WaitingTokens
 from app.engine.llama.native import hidden_states, lib
 from app.engine.request import AdapterSet
-from app.engine.speculative.draft_heads import HeadSpec, PredictedToken
+from app.engine.speculative.draft_heads import HeadSpec, PredictedToken, walk_lattice
 from quantizer.system.errors import EngineError
 
 _UNKNOWN = 0.0  # the hidden state before a first token, or before one where a text was shared or restored
@@ -338,6 +338,8 @@ class EagleContext(AutoregressiveContext):
 class BlockContext(HeadContext):
     """A DFlash or DSpark head: layers that attend to the model's hidden states and predict a block at once."""
 
+    reads_logits = True
+
     def __init__(self, native: NativeContext, spec: HeadSpec) -> None:
         super().__init__(native, spec)
         self._injected: Batch | None = None  # as wide as the features are
@@ -360,15 +362,20 @@ class BlockContext(HeadContext):
             group = chunks[at : at + n_at_once]
             for chunk in group:
                 self._known(chunk.sequence_id, chunk.position)
-            masked = [replace(chunk, tokens=[*chunk.tokens, *masks], n_logits=n_places) for chunk in group]
+            n_logits = n_places if self.reads_logits else 0
+            masked = [replace(chunk, tokens=[*chunk.tokens, *masks], n_logits=n_logits) for chunk in group]
             is_done = self.decode(masked) is DecodeStatus.DONE
             rows = range(0, len(group) * n_places, n_places) if is_done else ()
-            blocks += [[self._predicted(row) for row in range(begin + first, begin + n_places)] for begin in rows]
+            blocks += [self._block(begin + first, begin + n_places) for begin in rows]
             for chunk in group:  # the next tokens of the model take these places
                 super().truncate(chunk.sequence_id, chunk.position)
             if not is_done:
                 return []
         return blocks
+
+    def _block(self, begin: int, end: int) -> list[PredictedToken]:
+        """Return what the places of the last batch from `begin` to `end` predict."""
+        return [self._predicted(row) for row in range(begin, end)]
 
     def _predicted(self, row: int) -> PredictedToken:
         logits = self.logits(row)
@@ -387,3 +394,22 @@ class BlockContext(HeadContext):
         if status < 0:
             raise EngineError(f"llama.cpp failed to compute a draft head (status {status}).", "Load without --draft.")
         return bool(status == DecodeStatus.DONE.value)
+
+
+class SelectorContext(BlockContext):
+    """A DFlash 2 head, whose places have candidates and a score for each pair of neighbours. llama.cpp computes both in
+    the graph: the logits, a row of the vocabulary for each place, stay where they are."""
+
+    reads_logits = False
+
+    def __init__(self, native: NativeContext, spec: HeadSpec) -> None:
+        super().__init__(native, spec)
+        hidden_states().llama_set_embeddings_nextn(native.context, True, False)  # a row for each place, without logits
+
+    def lattice(self, begin: int, end: int) -> NDArray[np.float32]:
+        """Return llama.cpp's own memory of these places of the last batch, shape (end - begin, n_embd)."""
+        pointer = hidden_states().llama_get_embeddings_nextn(self._context)
+        return np.ctypeslib.as_array(pointer, (end, self._n_embd))[begin:]
+
+    def _block(self, begin: int, end: int) -> list[PredictedToken]:
+        return walk_lattice(self.lattice(begin, end), self.spec.n_candidates)

@@ -23,7 +23,7 @@ from app.engine.llama.context import LlamaAdapters, LlamaBackend, NativeContext
 from app.engine.llama.devices import buffer_bytes_by_device, ggml_gpus, gpu_address
 from app.engine.llama.embedder import LlamaEmbedder
 from app.engine.llama.head_backend import HeadBackend, HeadContext
-from app.engine.llama.head_contexts import BlockContext, ChainedMtpContext, EagleContext, MtpContext
+from app.engine.llama.head_contexts import BlockContext, ChainedMtpContext, EagleContext, MtpContext, SelectorContext
 from app.engine.llama.host_memory import HugePages, new_zero_pages_given_back
 from app.engine.llama.native import EvalObserver, architecture_of, ggml_function, lib, load_error, native_log
 from app.engine.llama.projector import LlamaProjector, ProjectorOptions
@@ -56,6 +56,9 @@ _SHORTEST = 64  # tokens of a context that shows the model's weights
 _NOTHING = b"^$"  # matches the name of no tensor
 _HEAD_CONTEXTS: dict[HeadKind, type[HeadContext]] = {
     HeadKind.EAGLE3: EagleContext,
+    HeadKind.DFLASH: BlockContext,
+    HeadKind.DFLASH2: SelectorContext,
+    HeadKind.DSPARK: BlockContext,
     HeadKind.ASSISTANT: AssistantContext,
 }
 _UNREAD = "wrong number of tensors"  # `done_getting_tensors` in src/llama-model-loader.cpp
@@ -274,8 +277,8 @@ class LlamaModel:
         params.swa_full = not is_assistant  # a rejected draft may return to any position
         if is_assistant:
             params.ctx_type = lib.LLAMA_CONTEXT_TYPE_MTP  # its hidden states come with the tokens
-        kind = _HEAD_CONTEXTS.get(spec.kind, BlockContext)
-        return kind(NativeContext(self._model, self._new_context(params, owned), facts, self._llama_adapters), spec)
+        native = NativeContext(self._model, self._new_context(params, owned), facts, self._llama_adapters)
+        return _HEAD_CONTEXTS[spec.kind](native, spec)
 
     def _context_params(self, facts: BackendFacts, setting: RuntimeSettings) -> lib.llama_context_params:
         params = context_params(self._model)

@@ -27,6 +27,12 @@ _REMEDY = "Choose the head that was made for this model for --draft, or leave it
 _EAGLE3, _DFLASH = "eagle3", "dflash"
 _KINDS = {_EAGLE3: HeadKind.EAGLE3, ASSISTANT: HeadKind.ASSISTANT}
 _N_EAGLE3_LAYERS, _MAX_TARGET_LAYERS = 3, 64
+_SELECTOR, _MARKOV = "selector_hidden.weight", "markov_w1.weight"  # only DFlash 2 heads have one, only DSpark the other
+_SELECTOR_SIZES = ("selector_top_k", "selector_rank", "conv_kernel_size", "conv_group_size")
+# `graph_max_nodes` of src/llama-context.cpp for DFlash 2, and what `build_dflash2_conv` of src/models/dflash.cpp makes.
+_LEAST_NODES, _NODES_PER_TENSOR = 1024, 12
+_N_CONVOLUTIONS, _NODES_BESIDE_TAPS, _NODES_PER_TAP = 4, 6, 8
+_LAYER_NODES, _OTHER_NODES = 50, 95  # 43 to 50 and 71 were counted; optional tensors bring as many as they have
 
 # Architectures whose layers' inputs llama.cpp stores, and whose last layer's output, by kind of file.
 _WITH_INPUTS = frozenset(
@@ -55,7 +61,9 @@ def head_kind(header: Header) -> HeadKind:
     if header.architecture in _KINDS:
         return _KINDS[header.architecture]
     names = {tensor.name for tensor in header.tensors}
-    return HeadKind.DSPARK if "markov_w1.weight" in names else HeadKind.DFLASH
+    if _SELECTOR in names:
+        return HeadKind.DFLASH2
+    return HeadKind.DSPARK if _MARKOV in names else HeadKind.DFLASH
 
 
 def read_head(head: Header, model: Header) -> HeadSpec:
@@ -78,6 +86,7 @@ def read_head(head: Header, model: Header) -> HeadSpec:
         samples_from_anchor=samples_from_anchor,
         is_causal=_flag(head, "attention.causal", default=False),
         has_confidence="conf_proj.weight" in names,
+        n_candidates=hyperparameter(head, "selector_top_k") if kind is HeadKind.DFLASH2 else 0,
     )
 
 
@@ -176,16 +185,59 @@ def _vocabulary_faults(head: Header, model: Header) -> Iterator[str]:
 
 
 def _dflash_faults(head: Header) -> Iterator[str]:
-    names = {tensor.name for tensor in head.tensors}
     if hyperparameter(head, "hyper_connection.count"):
         yield "this engine cannot run heads with hyper-connections"
-    if "selector_hidden.weight" in names:
-        yield "this engine cannot run DFlash 2 heads, which have a selector"
     if not 2 <= hyperparameter(head, "block_size") <= MAX_BLOCK_TOKENS:
         yield f"its block size is {hyperparameter(head, 'block_size')}, not 2 to {MAX_BLOCK_TOKENS}"
     mask = head.integer("tokenizer.ggml.mask_token_id")
     if mask is None or not 0 <= mask < _n_tokens(head):
         yield "it has no valid mask token"
+    if any(f"dflash.{name}" in head.fields for name in _SELECTOR_SIZES) or head_kind(head) is HeadKind.DFLASH2:
+        yield from _selector_faults(head)
+
+
+def _selector_faults(head: Header) -> Iterator[str]:
+    """Yield why llama.cpp could not run the convolutions and the selector of a DFlash 2 head."""
+    top_k, rank, n_taps, group = (hyperparameter(head, name) for name in _SELECTOR_SIZES)
+    n_embd, n_layers = (hyperparameter(head, name) for name in ("embedding_length", "block_count"))
+    n_tokens = _n_tokens(head)
+    if missing := [name for name in _SELECTOR_SIZES if not hyperparameter(head, name)]:
+        yield f"it has no {missing[0]}"
+        return
+    if n_embd % group:
+        yield f"its width {n_embd} is not a multiple of its conv_group_size {group}"
+    # Candidates and scores of all their pairs are returned in a row that is as wide as the head.
+    if top_k * (top_k + 1) > n_embd or top_k > n_tokens:
+        yield f"a head of width {n_embd} cannot have a selector_top_k of {top_k}"
+    convolution = {"conv_base": (n_embd, n_taps, 2), "conv_proj.weight": (n_embd, 2 * n_taps * (n_embd // group))}
+    needed: dict[str, tuple[int, ...]] = {
+        "selector_predecessor.weight": (rank, n_tokens),
+        "selector_successor.weight": (rank, n_tokens),
+        _SELECTOR: (n_embd, rank),
+        **{
+            f"blk.{layer}.{part}_{name}": shape
+            for layer in range(n_layers)
+            for part in ("attn", "ffn")
+            for name, shape in convolution.items()
+        },
+    }
+    tensors = {tensor.name: tensor for tensor in head.tensors}
+    for name, shape in needed.items():
+        if name not in tensors:
+            yield f"it lacks {name}"
+            return
+        if tensors[name].shape != shape:
+            found, expected = (" × ".join(map(str, each)) for each in (tensors[name].shape, shape))
+            yield f"its {name} is {found}, not {expected}"
+        if name.endswith("_conv_base") and TENSOR_TYPES[tensors[name].type_id].name != "F32":
+            yield f"its {name} is not in F32"  # the processor's kernels add no other type
+    if _MARKOV in tensors:
+        yield "it has a selector and a Markov head"
+    # A graph with more nodes than llama.cpp has reserved ends the process. Taps beyond a block make none.
+    of_convolution = _NODES_BESIDE_TAPS + _NODES_PER_TAP * min(n_taps, hyperparameter(head, "block_size"))
+    n_nodes = _OTHER_NODES + n_layers * (_LAYER_NODES + _N_CONVOLUTIONS * of_convolution)
+    if n_nodes > max(_LEAST_NODES, _NODES_PER_TENSOR * len(tensors)):
+        yield f"llama.cpp has no room for a graph of {n_layers} layers with a conv_kernel_size of {n_taps}"
 
 
 def _target_layers(head: Header) -> tuple[int, ...]:

@@ -1,9 +1,9 @@
 """Draft heads: small models that draft from the hidden states of the model that they were made for.
 
 Owns what a head is (`HeadSpec`), the drafts of heads that predict one token in a pass (EAGLE-3, a model's own
-multi-token-prediction layer) and of those that predict a block (DFlash, DSpark), and when drafts of heads are due. The
-backend runs a head and keeps it in step with the model's cache. Independent of files and of native code, and of how
-drafts are verified.
+multi-token-prediction layer) and of those that predict a block (DFlash, DFlash 2, DSpark), and when drafts of heads are
+due. The backend runs a head and keeps it in step with the model's cache. Independent of files and of native code, and
+of how drafts are verified.
 """
 
 from __future__ import annotations
@@ -39,6 +39,7 @@ class HeadKind(StrEnum):
     MTP = "MTP"
     EAGLE3 = "EAGLE-3"
     DFLASH = "DFlash"
+    DFLASH2 = "DFlash 2"
     DSPARK = "DSpark"
     ASSISTANT = "assistant"
 
@@ -51,7 +52,8 @@ class HeadKind(StrEnum):
 class HeadSpec:
     """What a head needs to run. It reads the inputs of the layers `target_layers` of its model; one that equals the
     number of layers is the output of the last. In one pass it predicts up to `n_block` tokens, in whose places
-    `mask_token` stands. Of several MTP `n_layers` each predicts one token of a draft."""
+    `mask_token` stands. Of several MTP `n_layers` each predicts one token of a draft. A DFlash 2 head predicts
+    `n_candidates` for each place."""
 
     kind: HeadKind
     target_layers: tuple[int, ...]
@@ -61,12 +63,31 @@ class HeadSpec:
     is_causal: bool = True
     has_confidence: bool = False
     n_layers: int = 1
+    n_candidates: int = 0
 
 
 @dataclass(frozen=True, slots=True)
 class PredictedToken:
     token: int
     chance: float
+
+
+def walk_lattice(lattice: NDArray[np.float32], n_candidates: int) -> list[PredictedToken]:
+    """Return the draft of a DFlash 2 head: from place to place the likeliest successor of the token before.
+
+    `lattice` has a row for each place: its `n_candidates` tokens, then for each candidate of the place before as many
+    scores, one for each of those tokens, and what no one reads. Before the first place stands the newest token alone:
+    there all scores are the same for each candidate. Chances are those among the candidates. Source: `draft` of
+    common_speculative_impl_draft_dflash in llama.cpp common/speculative.cpp as vendored in llama-cpp-python 0.3.36.
+    """
+    predicted, before = [], 0
+    for row in lattice:
+        begin = n_candidates * (1 + before)
+        scores = row[begin : begin + n_candidates]
+        before = int(scores.argmax())
+        chance = 1.0 / np.exp(scores - scores[before]).sum()
+        predicted.append(PredictedToken(int(row[before]), float(chance)))
+    return predicted
 
 
 class Head(Protocol):

@@ -2,7 +2,8 @@
 
 EAGLE-3: one layer of Llama's, whose attention reads a token and the fused states of three layers side by side; it may
 draft from a smaller vocabulary, `d2t` being the way from that to the model's. DFlash: some layers of Qwen 3's, which
-draft a block of tokens in one pass. DSpark: DFlash with a Markov head, which knows which token follows which.
+draft a block of tokens in one pass. DFlash 2: DFlash with convolutions over the block, and a selector that scores pairs
+of neighbouring candidates. DSpark: DFlash with a Markov head, which knows which token follows which.
 """
 
 from __future__ import annotations
@@ -180,7 +181,7 @@ def _dflash_tensors(config: Config) -> shapes.Dimensions:
     }
 
 
-_DFLASH = Architecture(
+_PLAIN_DFLASH = Architecture(
     hf_classes=("DFlashDraftModel",),
     gguf_name="dflash",
     hyperparameters=(
@@ -220,11 +221,76 @@ _DFLASH = Architecture(
             "rope_is_neox_style": True,
             # heads with it have their mask token's embedding in a pickle
             "has_embed_tokens": True,
-            # DFlash 2, which has convolutions and a selector
-            "conv_kernel_size": None,
         },
     ),
     is_draft_head=True,
+)
+
+
+def _n_candidates(config: Config) -> int:
+    n_embd, top_k = config.integer("hidden_size"), config.integer("selector_top_k")
+    if not 0 < top_k * (top_k + 1) <= n_embd:
+        raise CheckpointError(
+            f"config.json has selector_top_k = {top_k}, but llama.cpp returns the candidates of a place and the scores "
+            f"of their pairs in a row of hidden_size = {n_embd} numbers.",
+            "Choose another draft head.",
+        )
+    return top_k
+
+
+def _dflash2_layer(config: Config, _layer: int) -> shapes.Dimensions:
+    """Return the tensors of a layer, whose attention and feed-forward have a convolution before and one behind them. It
+    has a number for each element, and adds one for each group that follows from the input."""
+    n_embd, n_taps, group = (config.integer(name) for name in ("hidden_size", "conv_kernel_size", "conv_group_size"))
+    if not group or n_embd % group:
+        raise CheckpointError(
+            f"conv_group_size = {group} in config.json does not divide {n_embd}.", "Check config.json."
+        )
+    convolution = {"conv_base": (n_embd, n_taps, 2), "conv_proj.weight": (n_embd, 2 * n_taps * (n_embd // group))}
+    around = {f"{part}_{name}": shape for part in ("attn", "ffn") for name, shape in convolution.items()}
+    return {**shapes.LLAMA_LAYER, **shapes.HEAD_NORMS, **around}
+
+
+def _dflash2_tensors(config: Config) -> shapes.Dimensions:
+    rank = config.integer("selector_rank")
+    return {
+        **_dflash_tensors(config),
+        "selector_predecessor.weight": (rank, "n_vocab"),
+        "selector_successor.weight": (rank, "n_vocab"),
+        "selector_hidden.weight": ("n_embd", rank),
+    }
+
+
+_DFLASH2 = replace(
+    _PLAIN_DFLASH,
+    hf_classes=("DFlash2DraftModel",),
+    hyperparameters=(
+        *_PLAIN_DFLASH.hyperparameters,
+        rows.u32("conv_kernel_size", rows.integer("conv_kernel_size")),
+        rows.u32("conv_group_size", rows.integer("conv_group_size")),
+        rows.u32("selector_rank", rows.integer("selector_rank")),
+        rows.u32("selector_top_k", _n_candidates),
+    ),
+    tensors=replace(_PLAIN_DFLASH.tensors, layer=_dflash2_layer, model=_dflash2_tensors),
+    names=replace(
+        _PLAIN_DFLASH.names,
+        own={
+            **_PLAIN_DFLASH.names.own,
+            "layers.{bid}.attention_conv.base_kernel": "blk.{bid}.attn_conv_base",
+            "layers.{bid}.attention_conv.kernel_projection": "blk.{bid}.attn_conv_proj",
+            "layers.{bid}.mlp_conv.base_kernel": "blk.{bid}.ffn_conv_base",
+            "layers.{bid}.mlp_conv.kernel_projection": "blk.{bid}.ffn_conv_proj",
+            "candidate_selector.predecessor_codebook": "selector_predecessor",
+            "candidate_selector.successor_codebook": "selector_successor",
+            "candidate_selector.hidden_projection": "selector_hidden",
+        },
+        renames={r"_codebook$": "_codebook.weight"},
+    ),
+)
+_DFLASH = replace(
+    _PLAIN_DFLASH,
+    variant=lambda config: _DFLASH2 if config.optional_integer("conv_kernel_size") else None,
+    variants=(_DFLASH2,),
 )
 
 
@@ -243,28 +309,28 @@ def _dspark_tensors(config: Config) -> shapes.Dimensions:
 
 
 _SMALL_DSPARK = replace(
-    _DFLASH,
+    _PLAIN_DFLASH,
     hf_classes=("Qwen3DSparkModel", "DSparkDraftModel", "DSparkSpeculator", "Lfm2DSparkDraftModel", "LingDSparkModel"),
-    hyperparameters=(*_DFLASH.hyperparameters, rows.boolean("sample_from_anchor", _samples_from_anchor)),
-    tensors=replace(_DFLASH.tensors, model=_dspark_tensors),
+    hyperparameters=(*_PLAIN_DFLASH.hyperparameters, rows.boolean("sample_from_anchor", _samples_from_anchor)),
+    tensors=replace(_PLAIN_DFLASH.tensors, model=_dspark_tensors),
     names=replace(
-        _DFLASH.names,
+        _PLAIN_DFLASH.names,
         own={
-            **_DFLASH.names.own,
+            **_PLAIN_DFLASH.names.own,
             "markov_head.markov_w1": "markov_w1",
             "markov_head.markov_w2": "markov_w2",
             "confidence_head.proj": "conf_proj",
             "d2t": "d2t",
         },
     ),
-    layout=replace(_DFLASH.layout, number_maps={"d2t": _drafted_tokens}),
+    layout=replace(_PLAIN_DFLASH.layout, number_maps={"d2t": _drafted_tokens}),
     settings=replace(
-        _DFLASH.settings,
+        _PLAIN_DFLASH.settings,
         sections=("transformer_layer_config", "dflash_config"),
-        assumed={**_DFLASH.settings.assumed, "markov_head_type": "vanilla"},
+        assumed={**_PLAIN_DFLASH.settings.assumed, "markov_head_type": "vanilla", "conv_kernel_size": None},
     ),
     metadata_of_tensors=replace(
-        _DFLASH.metadata_of_tensors, flags={"dflash.has_confidence_head": "confidence_head.proj"}
+        _PLAIN_DFLASH.metadata_of_tensors, flags={"dflash.has_confidence_head": "confidence_head.proj"}
     ),
 )
 # with the model's whole vocabulary the output is the model's own
@@ -274,4 +340,4 @@ _DSPARK = replace(
     variant=lambda config: _SMALL_DSPARK if _is_small(config) else None,
 )
 
-DRAFT_HEADS = (_EAGLE3, _DFLASH, _DSPARK)
+DRAFT_HEADS = (_EAGLE3, _DFLASH, _DFLASH2, _DSPARK)

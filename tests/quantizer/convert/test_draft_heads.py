@@ -14,7 +14,7 @@ from app.engine.load.head_file import validate_head
 from quantizer.checkpoint.config import CheckpointError
 from quantizer.gguf.gguf_reader import ArrayRef
 from quantizer.gguf.header import Header, read_header
-from quantizer.gguf.tensor_types import file_type_named
+from quantizer.gguf.tensor_types import TENSOR_TYPES, file_type_named
 from quantizer.system.errors import UsageError
 from quantizer.write.plan_options import PlanOptions
 from quantizer.write.quantize import execute
@@ -172,7 +172,7 @@ def test_tensors_that_a_head_may_have_must_have_their_shape(tmp_path: Path, targ
     ("kind", "changed"),
     [
         ("eagle3", {"attention_bias": True}),
-        ("dflash", {"dflash_config": {"conv_kernel_size": 3, "target_layer_ids": [0]}}),
+        ("dspark", {"conv_kernel_size": 3}),
         ("dspark", {"markov_head_type": "gated"}),
     ],
 )
@@ -181,6 +181,39 @@ def test_heads_that_llama_cpp_computes_otherwise_are_refused(
 ) -> None:
     with pytest.raises(CheckpointError, match="does not support for this architecture"):
         converted(written(tmp_path / "h", HEADS[kind], **changed), target)
+
+
+@pytest.mark.parametrize(
+    ("changed", "reason"),
+    [
+        ({"selector_top_k": 8}, "config.json has selector_top_k = 8, but llama.cpp returns"),
+        ({"selector_rank": 32}, r"selector_predecessor.weight is 272 × 48, but config.json implies 272 × 32"),
+        ({"conv_group_size": 24}, "conv_group_size = 24 in config.json does not divide 64"),
+        ({"conv_kernel_size": 2}, r"blk\.0\.attn_conv_base is 2 × 3 × 64, but config.json implies 2 × 2 × 64"),
+        ({"conv_group_size": None}, "conv_group_size"),
+    ],
+)
+def test_a_dflash_2_head_has_the_sizes_that_its_config_says(
+    tmp_path: Path, target: Path, changed: dict[str, Any], reason: str
+) -> None:
+    sizes = {**HEADS["dflash2"].config["dflash_config"], **changed}
+    given = {key: value for key, value in sizes.items() if value is not None}
+    with pytest.raises(CheckpointError, match=reason):
+        converted(written(tmp_path / "h", HEADS["dflash2"], dflash_config=given), target)
+
+
+def test_a_dflash_2_head_that_calls_itself_dflash_is_one_by_its_convolutions(tmp_path: Path, target: Path) -> None:
+    one = converted(written(tmp_path / "one", HEADS["dflash2"]), target)
+    other = converted(written(tmp_path / "other", HEADS["dflash2"], architectures=["DFlashDraftModel"]), target)
+    assert tensors(one) == tensors(other)
+    assert read_header(other).integer("dflash.selector_top_k") == 7
+
+
+def test_the_convolutions_of_a_quantized_head_stay_as_the_processor_adds_them(tmp_path: Path, target: Path) -> None:
+    head = read_header(converted(written(tmp_path / "h", HEADS["dflash2"]), target, "Q8_0"))
+    types = {tensor.name: TENSOR_TYPES[tensor.type_id].name for tensor in head.tensors}
+    assert types["blk.0.attn_conv_base"] == types["blk.0.ffn_conv_base"] == "F32"
+    assert types["blk.0.attn_conv_proj.weight"] == "Q8_0"
 
 
 def test_a_block_head_must_name_its_layers(tmp_path: Path, target: Path) -> None:

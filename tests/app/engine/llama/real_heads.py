@@ -15,7 +15,14 @@ from typing import Any
 import numpy as np
 
 from app.engine.backend import Chunk
-from app.engine.llama import AutoregressiveContext, BlockContext, HeadBackend, LlamaModel, LoadedHead
+from app.engine.llama import (
+    AutoregressiveContext,
+    BlockContext,
+    HeadBackend,
+    LlamaModel,
+    LoadedHead,
+    SelectorContext,
+)
 from app.engine.load.auxiliary_loading import make_head_source
 from app.engine.load.head_file import read_head
 from app.engine.messages import EngineConfig
@@ -54,22 +61,29 @@ def draft(backend: HeadBackend, sequence_id: int, position: int, token: int) -> 
     return tokens[1:]
 
 
+def drafted_answer(backend: HeadBackend, prompt: list[int], n_new: int) -> tuple[list[int], int]:
+    """Return the greedy tokens after `prompt`, at least `n_new`, and the steps that verified a draft of the head."""
+    backend.decode([Chunk(0, 0, prompt, 1)])
+    answer, n_steps = [int(backend.logits(len(prompt) - 1).argmax())], 0
+    while len(answer) < n_new:
+        position = len(prompt) + len(answer) - 1
+        drafted = draft(backend, 0, position, answer[-1])
+        backend.decode([Chunk(0, position, [answer[-1], *drafted], 1 + len(drafted))])
+        own = [int(backend.logits(row).argmax()) for row in range(1 + len(drafted))]
+        n_same = next((i for i, token in enumerate(drafted) if token != own[i]), len(drafted))
+        answer += own[: n_same + 1]
+        n_steps += 1
+        backend.truncate(0, len(prompt) + len(answer) - 1)
+    backend.truncate(0, 0)
+    return answer, n_steps
+
+
 def mean_accepted(backend: HeadBackend) -> float:
     """Return how many tokens of a draft are the model's own, with drafts verified and rejected as in an answer."""
-    n_accepted = n_drafts = 0
-    for prompt in np.random.default_rng(0).integers(0, 256, (N_PROMPTS, 12)).tolist():
-        backend.decode([Chunk(0, 0, prompt, 1)])
-        newest, position = int(backend.logits(len(prompt) - 1).argmax()), len(prompt)
-        while position < len(prompt) + N_NEW:
-            drafted = draft(backend, 0, position, newest)
-            backend.decode([Chunk(0, position, [newest, *drafted], 1 + len(drafted))])
-            own = [int(backend.logits(row).argmax()) for row in range(1 + len(drafted))]
-            n_same = next((i for i, token in enumerate(drafted) if token != own[i]), len(drafted))
-            newest, position = own[n_same], position + 1 + n_same
-            backend.truncate(0, position)
-            n_accepted, n_drafts = n_accepted + n_same, n_drafts + 1
-        backend.truncate(0, 0)
-    return n_accepted / n_drafts
+    prompts = np.random.default_rng(0).integers(0, 256, (N_PROMPTS, 12)).tolist()
+    answers = [drafted_answer(backend, prompt, N_NEW) for prompt in prompts]
+    n_steps = sum(n for _, n in answers)
+    return sum(len(tokens) - 1 for tokens, _ in answers) / n_steps - 1
 
 
 def with_drafts_in_between(backend: HeadBackend) -> int:
@@ -102,7 +116,7 @@ WAYS = (
 
 
 def logits_after(backend: HeadBackend, sequence_id: int) -> list[float]:
-    """Return the head's logits of the tokens after the text."""
+    """Return the head's logits of the tokens after the text, or the scores of those that it returns."""
     head, position = backend.head, len(TEXT) - 1
     chunk = Chunk(sequence_id, position, TEXT[position:], 1)
     if isinstance(head, AutoregressiveContext):
@@ -112,7 +126,10 @@ def logits_after(backend: HeadBackend, sequence_id: int) -> list[float]:
     else:
         assert isinstance(head, BlockContext)
         head.predict_blocks([chunk])
-        rows = [head.logits(row) for row in range(1, 1 + head.n_block - 1)]
+        if isinstance(head, SelectorContext):
+            rows = [*head.lattice(1, 1 + head.n_block)]
+        else:
+            rows = [head.logits(row) for row in range(1, 1 + head.n_block - 1)]
     forget_all(backend)
     logits = np.concatenate(rows)
     return [float(logit) for logit in logits[np.isfinite(logits)]]

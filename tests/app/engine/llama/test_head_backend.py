@@ -9,6 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import gguf
 import pytest
 
 from app.engine.llama import HeadBackend
@@ -18,13 +19,20 @@ from app.engine.messages import EngineConfig
 from app.protocol.plan import Plan
 from offload.devices.machine import Machine
 from quantizer.gguf.gguf_reader import ModelFileError
-from tests.quantizer.gguf_draft_heads import HEADS, draft_head, drafted_model
+from tests.quantizer.gguf_draft_heads import HEADS, deep_head, draft_head, drafted_model
 from tests.quantizer.gguf_files import tiny_llama
 
 REAL_HEADS = "tests.app.engine.llama.real_heads"
 SAME = 1e-3  # logits that differ by their last bits only
-# Of 4 drafted tokens; llama.cpp alone, with the pairing of its own server: 3.4, 2.1, 2.9, 3.0 and 2.0.
-ACCEPTED = {"eagle3": 3.0, "eagle3-small-vocabulary": 1.8, "dflash": 2.6, "dspark": 2.7, "dspark-small-vocabulary": 1.8}
+# Of 4 drafted tokens; llama.cpp alone, with the pairing of its own server: 3.4, 2.1, 2.9, 2.9, 3.0 and 2.0.
+ACCEPTED = {
+    "eagle3": 3.0,
+    "eagle3-small-vocabulary": 1.8,
+    "dflash": 2.6,
+    "dflash2": 2.6,
+    "dspark": 2.7,
+    "dspark-small-vocabulary": 1.8,
+}
 
 
 @pytest.fixture(scope="module")
@@ -68,6 +76,29 @@ def test_a_head_drafts_what_the_model_says_as_often_as_in_the_peer(results: dict
 def test_a_head_predicts_the_same_however_the_text_was_computed(results: dict[str, Any], way: str) -> None:
     pairs = zip(results["logits"][way], results["logits"]["at_once"], strict=True)
     assert max(abs(one - other) for one, other in pairs) < SAME
+
+
+@pytest.mark.parametrize(("n_layers", "n_taps", "block_size"), [(2, 13, 32), (4, 4, 8), (5, 3, 8), (12, 3, 8)])
+def test_the_largest_dflash_2_heads_that_are_taken_run(
+    tmp_path: Path, n_layers: int, n_taps: int, block_size: int
+) -> None:
+    def describe(writer: gguf.GGUFWriter) -> None:
+        writer.add_uint32("dflash.block_size", block_size)
+        writer.add_uint32("dflash.attention.sliding_window", 16)
+        writer.add_array("dflash.attention.sliding_window_pattern", [index % 2 == 0 for index in range(n_layers)])
+
+    model = drafted_model(tmp_path / "m.gguf")
+    command = [
+        sys.executable,
+        "-m",
+        REAL_HEADS,
+        str(model),
+        str(deep_head(tmp_path / "h.gguf", n_layers, n_taps, describe)),
+    ]
+    run = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
+    assert run.returncode == 0, run.stderr
+    answers = json.loads(run.stdout)["answers"]
+    assert answers["drafted at 0.0"]["texts"] == answers["plain at 0.0"]["texts"]
 
 
 def load(folder: Path, model: Path, head: Path, notices: list[str] | None = None) -> list[str]:

@@ -4,6 +4,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import gguf
+import numpy as np
 import pytest
 
 from app.engine.load.auxiliary_models import read_auxiliary_models
@@ -12,13 +13,22 @@ from app.engine.speculative.draft_heads import HeadKind, HeadSpec
 from quantizer.gguf.gguf_reader import ModelFileError
 from quantizer.gguf.header import read_header
 from quantizer.gguf.validation import validate_gguf
-from tests.quantizer.gguf_draft_heads import HEADS, MASK_TOKEN, draft_head, drafted_model
+from tests.quantizer.gguf_draft_heads import (
+    HEADS,
+    MASK_TOKEN,
+    N_CANDIDATES,
+    N_TAPS,
+    deep_head,
+    draft_head,
+    drafted_model,
+)
 
 Edit = Callable[[gguf.GGUFWriter], None]
 KINDS = {
     "eagle3": HeadKind.EAGLE3,
     "eagle3-small-vocabulary": HeadKind.EAGLE3,
     "dflash": HeadKind.DFLASH,
+    "dflash2": HeadKind.DFLASH2,
     "dspark": HeadKind.DSPARK,
     "dspark-small-vocabulary": HeadKind.DSPARK,
 }
@@ -41,12 +51,21 @@ def test_a_dflash_head_predicts_a_block_without_its_first_place(tmp_path: Path) 
     assert spec(tmp_path, "dflash") == HeadSpec(HeadKind.DFLASH, (1, 2, 3), 4, MASK_TOKEN, False, False)
 
 
+def test_a_dflash_2_head_predicts_a_block_of_candidates(tmp_path: Path) -> None:
+    expected = HeadSpec(HeadKind.DFLASH2, (1, 2, 3), 4, MASK_TOKEN, False, False, n_candidates=N_CANDIDATES)
+    assert spec(tmp_path, "dflash2") == expected
+
+
 def test_a_dspark_head_predicts_from_the_place_of_the_newest_token_with_its_confidence(tmp_path: Path) -> None:
     assert spec(tmp_path, "dspark") == HeadSpec(HeadKind.DSPARK, (1, 2, 3), 5, MASK_TOKEN, True, False, True)
 
 
 def array(key: str, values: list[int]) -> Edit:
     return lambda writer: writer.add_array(key, values)
+
+
+def number(key: str, value: int) -> Edit:
+    return lambda writer: writer.add_uint32(key, value)
 
 
 # Heads with which llama.cpp would end the process, or read what is not there.
@@ -72,6 +91,14 @@ def array(key: str, values: list[int]) -> Edit:
             lambda w: w.add_uint32("dflash.hyper_connection.count", 4),
             "this engine cannot run heads with hyper",
         ),
+        ("dflash", number("dflash.selector_top_k", 4), "it has no selector_rank"),
+        ("dflash2", number("dflash.selector_top_k", 0), "it has no selector_top_k"),
+        ("dflash2", number("dflash.selector_top_k", 8), "a head of width 64 cannot have a selector_top_k of 8"),
+        ("dflash2", number("dflash.selector_rank", 32), "its selector_predecessor.weight is 48 × 272, not 32 × 272"),
+        ("dflash2", number("dflash.conv_kernel_size", 2), "its blk.0.attn_conv_base is 64 × 3 × 2, not 64 × 2 × 2"),
+        ("dflash2", number("dflash.conv_group_size", 24), "its width 64 is not a multiple of its conv_group_size 24"),
+        ("dflash2", number("dflash.conv_group_size", 32), "its blk.0.attn_conv_proj.weight is 64 × 24, not 64 × 12"),
+        ("dflash2", lambda w: w.add_block_count(2), "it lacks blk.1.attn_conv_base"),
     ],
 )
 def test_a_head_that_llama_cpp_cannot_run_is_refused_with_the_reason(
@@ -80,6 +107,46 @@ def test_a_head_that_llama_cpp_cannot_run_is_refused_with_the_reason(
     with pytest.raises(ModelFileError, match=r"h\.gguf cannot draft for m\.gguf") as error:
         spec(tmp_path, kind, edit)
     assert reason in error.value.cause
+
+
+BASE, PROJECTION = "layers.0.mlp_conv.base_kernel", "layers.0.mlp_conv.kernel_projection.weight"
+
+
+@pytest.mark.parametrize(
+    ("changed", "reason"),
+    [
+        ({"candidate_selector.successor_codebook": None}, "it lacks selector_successor.weight"),
+        ({PROJECTION: None}, "it lacks blk.0.ffn_conv_proj.weight"),
+        ({BASE: np.ones((2, N_TAPS, 64), np.float16)}, "its blk.0.ffn_conv_base is not in F32"),
+        ({BASE: np.ones((N_TAPS, 2, 64), np.float32)}, "its blk.0.ffn_conv_base is 64 × 2 × 3, not 64 × 3 × 2"),
+        ({"markov_head.markov_w1.weight": np.ones((272, 48), np.float32)}, "it has a selector and a Markov head"),
+    ],
+)
+def test_a_dflash_2_head_with_other_tensors_is_refused_with_the_reason(
+    tmp_path: Path, changed: dict[str, np.ndarray | None], reason: str
+) -> None:
+    weights = HEADS["dflash2"].weights() | changed
+    kept = {name: array for name, array in weights.items() if array is not None}
+    head = draft_head(tmp_path / "h.gguf", "dflash2", weights=kept)
+    with pytest.raises(ModelFileError) as error:
+        read_head(read_header(head), read_header(drafted_model(tmp_path / "m.gguf")))
+    assert error.value.cause.endswith(f"{reason}.")
+
+
+@pytest.mark.parametrize(
+    ("n_layers", "n_taps", "is_taken"),
+    [(1, 5, True), (4, 4, True), (5, 2, True), (5, 3, True), (5, 4, False), (40, 3, True), (40, 4, False)],
+)
+def test_a_dflash_2_head_whose_graph_llama_cpp_has_no_room_for_is_refused(
+    tmp_path: Path, n_layers: int, n_taps: int, is_taken: bool
+) -> None:
+    head = read_header(deep_head(tmp_path / "h.gguf", n_layers, n_taps))
+    model = read_header(drafted_model(tmp_path / "m.gguf"))
+    if is_taken:
+        assert read_head(head, model).n_block == 4
+        return
+    with pytest.raises(ModelFileError, match=f"{n_layers} layers with a conv_kernel_size of {n_taps}"):
+        read_head(head, model)
 
 
 def test_a_head_of_a_model_with_other_tokens_is_refused(tmp_path: Path) -> None:
@@ -116,6 +183,9 @@ def test_the_head_beside_a_model_that_drafts_a_block_first_is_found(tmp_path: Pa
     draft_head(tmp_path / "below" / "dspark-a.gguf", "dspark")
     assert find_head(model) == (tmp_path / "dspark-m.gguf", ())
     (tmp_path / "dspark-m.gguf").unlink()
+    second = draft_head(tmp_path / "m-dflash2-F32.gguf", "dflash2")
+    assert find_head(model) == (second, ())
+    second.unlink()
     assert find_head(model) == (tmp_path / "dflash-m.gguf", ())
 
 

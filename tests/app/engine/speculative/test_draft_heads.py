@@ -16,6 +16,7 @@ from app.engine.speculative.draft_heads import (
     AutoregressiveHeadSource,
     BlockHeadSource,
     PredictedToken,
+    walk_lattice,
 )
 from app.engine.speculative.draft_source import EXPECTED_ANSWER_TOKENS, PROBE_EVERY_TOKENS, DraftRequest
 from tests.app.engine.fake_head import FakeHead
@@ -241,3 +242,29 @@ def test_a_head_that_does_not_pay_is_probed_now_and_then() -> None:
     assert source.n_probe_tokens(sequence) == 1
     source.release(sequence)
     assert source.n_probe_tokens(sequence) == 0
+
+
+def lattice_row(candidates: list[int], *scores: list[float]) -> list[float]:
+    """A place of a lattice; `scores` has a list for each candidate of the place before."""
+    return [*map(float, candidates), *(score for of_one in scores for score in of_one), 0.0, 0.0]
+
+
+FIRST = lattice_row([10, 11], [1.0, 3.0], [1.0, 3.0])
+LATTICE = np.array(
+    [FIRST, lattice_row([20, 21], [9.0, 0.0], [2.0, 5.0]), lattice_row([30, 31], [9.0, 9.5], [4.0, 1.0])], np.float32
+)
+
+
+def test_a_walk_follows_the_likeliest_successor_of_each_token() -> None:
+    predicted = walk_lattice(LATTICE, 2)
+    assert [item.token for item in predicted] == [11, 21, 30], "and not those with the highest scores of a place"
+
+
+def test_the_chance_of_a_walked_token_is_that_among_the_candidates() -> None:
+    chances = [item.chance for item in walk_lattice(LATTICE, 2)]
+    assert chances == pytest.approx([1 / (1 + np.exp(-gap)) for gap in (2.0, 3.0, 3.0)])
+
+
+def test_a_lattice_of_one_candidate_leaves_no_choice() -> None:
+    (only,) = walk_lattice(np.array([[7.0, -3.0, 0.0]], np.float32), 1)
+    assert only == PredictedToken(7, 1.0)

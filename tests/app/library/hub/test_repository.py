@@ -187,6 +187,7 @@ def test_draft_heads_are_no_models_of_the_repository() -> None:
     [
         (("eagle3-m.gguf", "dflash-m.gguf", "dspark-m.gguf"), "m-Q4_0.gguf", "dspark-m.gguf"),
         (("eagle3-m.gguf", "m-dflash-F16.gguf"), "m-Q4_0.gguf", "m-dflash-F16.gguf"),
+        (("dflash-m.gguf", "m-dflash2-F16.gguf"), "m-Q4_0.gguf", "m-dflash2-F16.gguf"),
         (("mtp-m-Q4_0.gguf",), "m-Q4_0.gguf", None),
         (("DFlash-m.gguf", "m-EAGLE3-Q4_0.gguf.txt"), "m-Q4_0.gguf", None),
         (("dflash-m-Q8_0.gguf", "dflash-m-Q5_K_M.gguf", "dflash-m-BF16.gguf"), "m-Q4_0.gguf", "dflash-m-Q5_K_M.gguf"),
