@@ -76,6 +76,10 @@ class HeadContext(LlamaBackend):
     def __init__(self, native: NativeContext, spec: HeadSpec) -> None:
         super().__init__(native)
         self.spec = spec
+        if spec.has_windows_only:
+            # llama.cpp ends the process where it moves the positions of such a cache: that of its other layers, which
+            # has none, is moved too, by an input that nothing allocates (`set_input_k_shift` in src/llama-kv-cache.cpp)
+            self.facts = replace(self.facts, supports_shift=False)
         self._n_embd = lib.llama_model_n_embd_out(native.model)  # of hidden states: an assistant's are its model's
         self._n_rows = native.facts.n_batch
         self._followed: dict[int, Followed] = {}

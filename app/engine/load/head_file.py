@@ -18,7 +18,7 @@ from offload.footprint.auxiliary_models import DRAFT_HEADS
 from quantizer.gguf.file_names import head_rank
 from quantizer.gguf.gguf_reader import ArrayRef, ModelFileError
 from quantizer.gguf.header import Header
-from quantizer.gguf.hyperparameters import hyperparameter
+from quantizer.gguf.hyperparameters import hyperparameter, layer_values
 from quantizer.gguf.tensor_types import TENSOR_TYPES
 from quantizer.gguf.validation import validate_gguf
 
@@ -28,6 +28,7 @@ _EAGLE3, _DFLASH = "eagle3", "dflash"
 _KINDS = {_EAGLE3: HeadKind.EAGLE3, ASSISTANT: HeadKind.ASSISTANT}
 _N_EAGLE3_LAYERS, _MAX_TARGET_LAYERS = 3, 64
 _SELECTOR, _MARKOV = "selector_hidden.weight", "markov_w1.weight"  # only DFlash 2 heads have one, only DSpark the other
+_WINDOW = "attention.sliding_window"
 _SELECTOR_SIZES = ("selector_top_k", "selector_rank", "conv_kernel_size", "conv_group_size")
 # `graph_max_nodes` of src/llama-context.cpp for DFlash 2, and what `build_dflash2_conv` of src/models/dflash.cpp makes.
 _LEAST_NODES, _NODES_PER_TENSOR = 1024, 12
@@ -71,7 +72,7 @@ def read_head(head: Header, model: Header) -> HeadSpec:
     belong to it, or could not run."""
     for reason in _faults(head, model):  # the first
         raise ModelFileError(f"{head.path.name} cannot draft for {model.path.name}: {reason}.", _REMEDY)
-    kind, layers = head_kind(head), _target_layers(head)
+    kind, layers, n_layers = head_kind(head), _target_layers(head), hyperparameter(head, "block_count")
     if kind is HeadKind.ASSISTANT:
         return HeadSpec(kind, (hyperparameter(model, "block_count"),))
     if kind is HeadKind.EAGLE3:
@@ -87,6 +88,8 @@ def read_head(head: Header, model: Header) -> HeadSpec:
         is_causal=_flag(head, "attention.causal", default=False),
         has_confidence="conf_proj.weight" in names,
         n_candidates=hyperparameter(head, "selector_top_k") if kind is HeadKind.DFLASH2 else 0,
+        has_windows_only=bool(hyperparameter(head, _WINDOW))
+        and all(layer_values(head, f"{_WINDOW}_pattern", n_layers)),
     )
 
 

@@ -53,7 +53,7 @@ class HeadSpec:
     """What a head needs to run. It reads the inputs of the layers `target_layers` of its model; one that equals the
     number of layers is the output of the last. In one pass it predicts up to `n_block` tokens, in whose places
     `mask_token` stands. Of several MTP `n_layers` each predicts one token of a draft. A DFlash 2 head predicts
-    `n_candidates` for each place."""
+    `n_candidates` for each place. It `has_windows_only` where no layer of it attends to all tokens."""
 
     kind: HeadKind
     target_layers: tuple[int, ...]
@@ -64,6 +64,7 @@ class HeadSpec:
     has_confidence: bool = False
     n_layers: int = 1
     n_candidates: int = 0
+    has_windows_only: bool = False
 
 
 @dataclass(frozen=True, slots=True)

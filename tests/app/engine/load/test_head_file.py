@@ -56,6 +56,18 @@ def test_a_dflash_2_head_predicts_a_block_of_candidates(tmp_path: Path) -> None:
     assert spec(tmp_path, "dflash2") == expected
 
 
+@pytest.mark.parametrize(("pattern", "has_windows_only"), [([True, True], True), ([True, False], False)])
+def test_a_head_says_whether_all_its_layers_have_a_window(
+    tmp_path: Path, pattern: list[bool], has_windows_only: bool
+) -> None:
+    def describe(writer: gguf.GGUFWriter) -> None:
+        writer.add_uint32("dflash.attention.sliding_window", 16)
+        writer.add_array("dflash.attention.sliding_window_pattern", pattern)
+
+    head, model = deep_head(tmp_path / "h.gguf", 2, 2, describe), drafted_model(tmp_path / "m.gguf")
+    assert read_head(read_header(head), read_header(model)).has_windows_only == has_windows_only
+
+
 def test_a_dspark_head_predicts_from_the_place_of_the_newest_token_with_its_confidence(tmp_path: Path) -> None:
     assert spec(tmp_path, "dspark") == HeadSpec(HeadKind.DSPARK, (1, 2, 3), 5, MASK_TOKEN, True, False, True)
 
