@@ -109,7 +109,8 @@ def _chips(connection: ConnectionState, settings: ChatSettings) -> tuple[str, ..
         temperature = f"temperature {format_number(chosen)}"
     elif connection.sampling is not None and (stated := connection.sampling.stated.get("temperature")) is not None:
         temperature = f"temperature {format_number(stated)} (model's)"
-    only = "".join(f"{name} {value}" for name, value in others.items()) if len(others) == 1 else ""
+    shown = [format_number(value) if isinstance(value, float) else str(value) for value in others.values()]
+    only = f"{next(iter(others))} {shown[0]}" if len(others) == 1 else ""
     template, tools, think = template_of(options), tools_in_short(settings.tools), think_of(options)
     chips = (
         "system prompt" if settings.system else "",

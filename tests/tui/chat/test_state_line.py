@@ -70,6 +70,9 @@ def test_chips_say_what_answers_are_made_with() -> None:
     assert chat_facts(GUIDE, AnswerFigures(model="guide"), ChatSettings()).chips == ()
     other = replace(GUIDE, sampling=model_sampling([("model", {"temperature": 0.6})]))
     assert chat_facts(other, AnswerFigures(model="guide"), ChatSettings()).chips == ("temperature 0.6 (model's)",)
+    small = ChatSettings(options={"temperature": 1e-06, "min_p": 5e-05})
+    chips = chat_facts(GUIDE, AnswerFigures(model="guide"), small).chips
+    assert chips == ("temperature 0.000001", "min_p 0.00005"), "as they would be typed"
 
 
 def test_a_misplaced_model_is_warned_of_before_any_chip() -> None:
