@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from quantizer.gguf.header import Header, TensorInfo
+from quantizer.gguf.hyperparameters import hyperparameter
 from quantizer.gguf.projector_header import Encoder, ProjectorHeader, input_width
 
 PIXEL_BYTES = 3 * 4096 * 4096  # of the largest picture that is decoded, in RGB
@@ -180,8 +181,15 @@ def _n_tiles(encoder: Encoder) -> PictureTokens:
 # architectures that draft from the hidden states of another model
 DRAFT_HEADS = frozenset(["dflash", "eagle3", "gemma4-assistant"])
 CACHELESS_HEADS = frozenset(["gemma4-assistant"])  # whose layers read the cache of that model
+_FIRST_TRUNK = "blk.0.attn_norm.weight"  # by which llama.cpp tells files of prediction layers, too
 _FLOAT_BYTES = 4
 HEAD_BATCH = 64  # tokens that a head computes at once: it makes logits of all, which take memory
+
+
+def only_predicts(header: Header) -> bool:
+    """Return whether a file has the prediction layers of a model and none of the layers before them."""
+    has_layers = bool(hyperparameter(header, "nextn_predict_layers")) and header.architecture not in DRAFT_HEADS
+    return has_layers and all(tensor.name != _FIRST_TRUNK for tensor in header.tensors)
 
 
 @dataclass(frozen=True, slots=True)

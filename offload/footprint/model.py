@@ -18,6 +18,7 @@ from offload.footprint.auxiliary_models import (
     NO_AUXILIARY_MODELS,
     AuxiliaryModels,
     AuxiliaryUsage,
+    only_predicts,
 )
 from offload.footprint.kv_cache import (
     DRAFT_CELLS,
@@ -325,8 +326,10 @@ def _auxiliary_usage_of(
     if auxiliary.draft is not None:  # the engine makes it a context of the same size
         architecture = auxiliary.draft.header.architecture
         is_cacheless = architecture in CACHELESS_HEADS  # all its layers predict, in cells of the model
-        weights = weights_of(auxiliary.draft.header, auxiliary.draft.tensors, has_mtp_layer=is_cacheless)
-        is_head = architecture in DRAFT_HEADS
+        has_only_layers = only_predicts(auxiliary.draft.header)
+        has_all = is_cacheless or has_only_layers
+        weights = weights_of(auxiliary.draft.header, auxiliary.draft.tensors, has_mtp_layer=has_all)
+        is_head = architecture in DRAFT_HEADS or has_only_layers
         run_config = profile.run_config
         if is_head:  # it runs in batches of its own, with cells for the drafts
             n_cells = run_config.n_cells + run_config.n_sequences * DRAFT_CELLS
@@ -336,12 +339,17 @@ def _auxiliary_usage_of(
         draft = profile_of(auxiliary.draft.header, weights, run_config)
         n_drafting = run_config.n_sequences * hyperparameter(auxiliary.draft.header, "block_size")
         selecting = selecting_bytes(graph_shape_of(auxiliary.draft.header), min(HEAD_BATCH, n_drafting))
+        cache_bytes, n_contexts = draft.cache_bytes, 1
+        if has_only_layers:  # a context each, like those in the model's file, and none of the layers before
+            caches = layer_caches_of(auxiliary.draft.header)
+            cache_bytes = sum(prediction_cache_bytes(caches, run_config.kv_types, run_config.n_cells))
+            n_contexts, draft = caches.n_predicting, replace(draft, compute_bytes=profile.compute_bytes)
         yield AuxiliaryUsage(
             what=f"draft {'head' if is_head else 'model'} {auxiliary.draft.name}",
             weight_bytes=draft.weight_bytes - draft.input_bytes,
-            cache_bytes=draft.cache_bytes,
-            compute_bytes=max(draft.compute_bytes, selecting),
-            host_bytes=draft.input_bytes + draft.host_bytes - ENGINE_BYTES,
+            cache_bytes=cache_bytes,
+            compute_bytes=n_contexts * max(draft.compute_bytes, selecting),
+            host_bytes=draft.input_bytes + n_contexts * (draft.host_bytes - ENGINE_BYTES),
             tied_bytes=draft.tied_bytes,
         )
     if auxiliary.has_mtp_layer:  # each has a context with buffers of its own

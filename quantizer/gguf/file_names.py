@@ -74,7 +74,7 @@ FOUND_TYPES = ("F16", "BF16", "Q8_0", "F32")  # of several projectors that are t
 NO_PROJECTOR = "none"  # as a choice of one
 
 HEAD_MARKS = ("dspark-", "dflash2-", "dflash-", "eagle3-")  # those that draft a block in one pass first
-_MTP = "mtp-"  # llama.cpp can take a model's MTP layer from a file of its own, and this engine cannot
+_MTP = "mtp-"  # MTP layers in a file of their own, which a model may also have: used where they are named
 _MARKS = (*HEAD_MARKS, _MTP, PROJECTOR_MARK)
 
 

@@ -14,7 +14,7 @@ import numpy as np
 
 from tests.quantizer.gguf_files import N_EMBD, N_FF, N_HEADS, N_KV_HEADS, N_TOKENS, Edit, tiny_llama
 
-__all__ = ["PREDICTING", "first_predicting", "n_predicting", "predicting_model", "predicting_weights"]
+__all__ = ["PREDICTING", "first_predicting", "n_predicting", "predicting_model", "predicting_weights", "split_model"]
 
 N_EXPERTS, N_FF_EXPERT, N_RANK, N_ROPE, N_HEAD, N_INDEX_HEADS, N_INDEX_HEAD = 4, 32, 32, 8, 16, 8, 64
 N_STATE, N_WINDOW = 16, 24
@@ -174,6 +174,21 @@ def predicting_model(
             edit(writer)
 
     return tiny_llama(path, describe, weights or predicting_weights(architecture), name)
+
+
+def split_model(folder: Path, architecture: str) -> tuple[Path, Path]:
+    """Write one as two files into `folder`: the model, and what predicts with the matrices that it needs."""
+    weights, first = predicting_weights(architecture), first_predicting(architecture)
+    blocks = tuple(f"blk.{first + i}." for i in range(n_predicting(architecture)))
+    own = {name: array for name, array in weights.items() if not name.startswith("blk.") or name.startswith(blocks)}
+    trunk = {name: array for name, array in weights.items() if not name.startswith(blocks)}
+
+    def without_layers(writer: gguf.GGUFWriter) -> None:
+        writer.add_block_count(first)
+        writer.add_nextn_predict_layers(0)
+
+    model = predicting_model(folder / "model.gguf", architecture, without_layers, trunk)
+    return model, predicting_model(folder / "mtp-model.gguf", architecture, weights=own)
 
 
 def n_predicting(architecture: str) -> int:

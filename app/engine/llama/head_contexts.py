@@ -180,14 +180,15 @@ class DraftedRun:
 
 class MtpContext(AutoregressiveContext):
     """An MTP layer of the model itself, the first behind its last or a later one by `index`, over the same weights and
-    with the same adapters."""
+    with the same adapters; one from a file of its own has none."""
 
     def __init__(self, native: NativeContext, spec: HeadSpec, index: int = 0) -> None:
         super().__init__(native, spec)
         hidden_states().llama_set_nextn_layer_offset(native.context, index)
 
     def set_adapters(self, adapters: AdapterSet) -> None:
-        LlamaBackend.set_adapters(self, adapters)
+        if self.facts.adapters:
+            LlamaBackend.set_adapters(self, adapters)
 
     def last_drafted(self, sequence_id: int, position: int) -> Row:
         """Return the layer's hidden state of the token at `position`, which it drafted last."""

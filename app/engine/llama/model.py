@@ -267,10 +267,13 @@ class LlamaModel:
         self, spec: HeadSpec, facts: BackendFacts, setting: RuntimeSettings, target: int, owned: ExitStack
     ) -> HeadContext:
         """Return a context of these weights, a head's, beside the `target` context, whose `facts` it gets."""
+        facts = replace(facts, model_bytes=lib.llama_model_size(self._model), adapters=())
+        if spec.kind is HeadKind.MTP:
+            return self._new_mtp(facts, setting, None, owned)
         is_assistant = spec.kind is HeadKind.ASSISTANT  # whose cells are the model's
         n_rows = facts.n_seq_max if is_assistant else max(HEAD_BATCH, facts.n_seq_max)
         n_cells = facts.n_cells + (0 if is_assistant else facts.n_sequences * DRAFT_CELLS)
-        facts = replace(facts, n_cells=n_cells, n_batch=n_rows, truncation=Truncation(), adapters=())
+        facts = replace(facts, n_cells=n_cells, n_batch=n_rows, truncation=Truncation())
         params = self._context_params(facts, replace(setting, n_ubatch=n_rows))
         params.n_outputs_max = n_rows
         params.ctx_other = target

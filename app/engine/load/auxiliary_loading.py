@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, TypeAlias
 
 import numpy as np
 
-from app.engine.load.head_file import read_head
+from app.engine.load.head_file import is_head, read_head
 from app.engine.load.machine_file import MachineFile, fingerprint, model_key, this_build
 from app.engine.load.planner import LoadAttempt
 from app.engine.load.prediction_layers import has_mtp_layers, mtp_layer_bytes
@@ -77,9 +77,11 @@ def load_head(path: Path, model: Header, attempt: LoadAttempt, place: Place, own
     from app.engine import llama
 
     parameters, extra_buffers = place(path, attempt.config), attempt.setting.extra_buffers
-    head = llama.LlamaModel(path, parameters, extra_buffers, lambda _fraction: True)
+    spec = read_head(read_header(path), model)
+    has_layers = spec.kind is HeadKind.MTP
+    head = llama.LlamaModel(path, parameters, extra_buffers, lambda _fraction: True, with_mtp=has_layers)
     owned.callback(head.close)
-    return llama.LoadedHead(head, read_head(read_header(path), model), model_key(path))
+    return llama.LoadedHead(head, spec, model_key(path))
 
 
 def load_draft_sources(
@@ -97,7 +99,7 @@ def load_draft_sources(
     facts, config = backend.facts, attempt.config
     head = make_head_source(backend, step_cost, mtp_layer_bytes(header))
     name = header.path.name
-    if head is not None and head.name != HeadKind.MTP.source_name:
+    if head is not None and config.draft_path and is_head(read_header(Path(config.draft_path))):
         on_notice(f"{Path(config.draft_path).name} drafts for {name}: {head.name}.")
         return (head,)
     if head is not None:

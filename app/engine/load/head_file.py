@@ -13,6 +13,7 @@ from pathlib import Path
 import numpy as np
 
 from app.engine.load.assistant_file import ASSISTANT, assistant_faults
+from app.engine.load.prediction_layers import is_prediction_file, prediction_file_faults
 from app.engine.speculative.draft_heads import HeadKind, HeadSpec
 from offload.footprint.auxiliary_models import DRAFT_HEADS
 from quantizer.gguf.file_names import head_rank
@@ -55,10 +56,12 @@ _WITH_OUTPUT = {
 
 
 def is_head(header: Header) -> bool:
-    return header.architecture in DRAFT_HEADS
+    return header.architecture in DRAFT_HEADS or is_prediction_file(header)
 
 
 def head_kind(header: Header) -> HeadKind:
+    if header.architecture not in DRAFT_HEADS:
+        return HeadKind.MTP
     if header.architecture in _KINDS:
         return _KINDS[header.architecture]
     names = {tensor.name for tensor in header.tensors}
@@ -73,8 +76,10 @@ def read_head(head: Header, model: Header) -> HeadSpec:
     for reason in _faults(head, model):  # the first
         raise ModelFileError(f"{head.path.name} cannot draft for {model.path.name}: {reason}.", _REMEDY)
     kind, layers, n_layers = head_kind(head), _target_layers(head), hyperparameter(head, "block_count")
-    if kind is HeadKind.ASSISTANT:
-        return HeadSpec(kind, (hyperparameter(model, "block_count"),))
+    if kind in (HeadKind.ASSISTANT, HeadKind.MTP):
+        n_predicting = [hyperparameter(header, "nextn_predict_layers") for header in (head, model)]
+        output = hyperparameter(model, "block_count") - n_predicting[1]
+        return HeadSpec(kind, (output,), n_layers=n_predicting[0] if kind is HeadKind.MTP else 1)
     if kind is HeadKind.EAGLE3:
         return HeadSpec(kind, layers)
     names = {tensor.name for tensor in head.tensors}
@@ -122,8 +127,8 @@ def find_head(model: Header) -> tuple[Path | None, tuple[str, ...]]:
 def _faults(head: Header, model: Header) -> Iterator[str]:
     if (head.integer("split.count") or 1) > 1:
         yield "it is split into several files"
-    if head.architecture == ASSISTANT:
-        yield from assistant_faults(head, model)
+    if (kind := head_kind(head)) in (HeadKind.ASSISTANT, HeadKind.MTP):
+        yield from (assistant_faults if kind is HeadKind.ASSISTANT else prediction_file_faults)(head, model)
         yield from _vocabulary_faults(head, model)
         return
     yield from _layer_faults(head, model)

@@ -10,9 +10,10 @@ without a row here: bailingmoe2, exaone4, exaone-moe, glm4 and dots3note ("prese
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 
+from offload.footprint.auxiliary_models import only_predicts
 from quantizer.gguf.header import Header
 from quantizer.gguf.hyperparameters import hyperparameter
 from quantizer.gguf.validation import tensors_of
@@ -84,6 +85,33 @@ _LITE_DEEPSEEK = (26, 27, 48)  # trunk layers of the deepseek2 models that llama
 
 def has_mtp_layers(header: Header) -> bool:
     return bool(header.integer(f"{header.architecture}.nextn_predict_layers"))
+
+
+def is_prediction_file(header: Header) -> bool:
+    """Return whether a file has the prediction layers of a model alone, as llama.cpp's converter writes them with
+    `--mtp`."""
+    return header.architecture in _PREDICTIONS and only_predicts(header)
+
+
+def prediction_file_faults(head: Header, model: Header) -> Iterator[str]:
+    """Yield why the prediction layers of the file `head` cannot draft for `model`."""
+    if head.architecture != model.architecture:
+        yield f"it has layers of {head.architecture} models, and this is a {model.architecture} model"
+        return
+    own, other = (
+        hyperparameter(header, "block_count") - hyperparameter(header, "nextn_predict_layers")
+        for header in (head, model)
+    )
+    if own != other:
+        yield f"it follows {own} layers, and this model has {other}"
+    widths = [hyperparameter(header, "embedding_length") for header in (head, model)]
+    if widths[0] != widths[1]:
+        yield f"it needs hidden states of {widths[0]} numbers, and this model's have {widths[1]}"
+    if mtp_layer_bytes(head) is None:
+        yield "llama.cpp cannot run its layers"
+    missing = {"token_embd.weight", "output_norm.weight"} - {tensor.name for tensor in head.tensors}
+    if missing:
+        yield f"it has no {min(missing)}"
 
 
 def mtp_layer_bytes(header: Header) -> int | None:

@@ -27,6 +27,7 @@ from app.engine.llama import AutoregressiveContext, HeadBackend, LlamaModel, Loa
 from app.engine.load.head_file import read_head
 from app.engine.load.prediction_layers import mtp_layer_bytes
 from app.engine.messages import EngineConfig
+from app.engine.speculative.draft_heads import HeadKind
 from app.engine.tuning.tune_results import RuntimeSettings
 from offload.placement.load_parameters import ON_HOST
 from quantizer.gguf.validation import validate_gguf
@@ -63,9 +64,11 @@ def ours(path: Path, head_path: Path | None, n_drafted: int) -> list[Answer]:
         owned.callback(model.close)
         head = None
         if head_path is not None:
-            weights = LlamaModel(head_path, ON_HOST, False, lambda _fraction: True)
+            spec = read_head(validate_gguf(head_path), header)
+            has_layers = spec.kind is HeadKind.MTP
+            weights = LlamaModel(head_path, ON_HOST, False, lambda _fraction: True, with_mtp=has_layers)
             owned.callback(weights.close)
-            head = LoadedHead(weights, read_head(validate_gguf(head_path), header), head_path.stem)
+            head = LoadedHead(weights, spec, head_path.stem)
         backend = model.context(EngineConfig(n_ctx=N_CTX, n_sequences=1), RuntimeSettings(1, False, False), head=head)
         owned.callback(backend.close)
         assert isinstance(backend, HeadBackend), f"{path.name} has no layers that draft"

@@ -26,6 +26,7 @@ from app.engine.llama import (
 from app.engine.load.auxiliary_loading import make_head_source
 from app.engine.load.head_file import read_head
 from app.engine.messages import EngineConfig
+from app.engine.speculative.draft_heads import HeadKind
 from app.engine.tuning.tune_results import RuntimeSettings
 from offload.placement.load_parameters import ON_HOST
 from quantizer.gguf.header import read_header
@@ -56,8 +57,8 @@ def draft(backend: HeadBackend, sequence_id: int, position: int, token: int) -> 
         return [item.token for item in block[:N_DRAFTED]]
     assert isinstance(head, AutoregressiveContext)
     for i in range(N_DRAFTED):
-        (logits,) = head.predict([Chunk(sequence_id, position + i, tokens[-1:], 1)])
-        tokens.append(int(logits.argmax()))
+        predicted = head.predict([Chunk(sequence_id, position + i, tokens[-1:], 1)])
+        tokens += [int(logits.argmax()) for logits in predicted]  # none behind the last layer
     return tokens[1:]
 
 
@@ -139,8 +140,10 @@ def measured(path: Path, head_path: Path) -> dict[str, Any]:
     """Return what the model at `path` answered with its head, and what that predicted."""
     spec = read_head(read_header(head_path), read_header(path))
     with ExitStack() as owned:
-        model, head = (LlamaModel(file, ON_HOST, False, lambda _fraction: True) for file in (path, head_path))
+        model = LlamaModel(path, ON_HOST, False, lambda _fraction: True)
         owned.callback(model.close)
+        has_layers = spec.kind is HeadKind.MTP
+        head = LlamaModel(head_path, ON_HOST, False, lambda _fraction: True, with_mtp=has_layers)
         owned.callback(head.close)
         backend = model.context(CONFIG, SETTING, head=LoadedHead(head, spec, "key"))
         owned.callback(backend.close)

@@ -15,7 +15,7 @@ from app.engine.llama.head_contexts import HiddenRows
 from app.engine.load import prediction_layers
 from app.engine.load.loading import LoadListener, load_model
 from app.engine.messages import EngineConfig
-from tests.quantizer.gguf_heads import PREDICTING, predicting_model
+from tests.quantizer.gguf_heads import PREDICTING, predicting_model, split_model
 
 ROWS = np.arange(6, dtype=np.float32).reshape(3, 2)
 
@@ -84,6 +84,21 @@ def all_results(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str,
 @pytest.fixture(scope="module", params=PREDICTING)
 def results(request: pytest.FixtureRequest, all_results: dict[str, dict[str, Any]]) -> dict[str, Any]:
     return all_results[request.param]
+
+
+@pytest.mark.parametrize("architecture", ["glm4moe", "step35", "mimo2-chained"])
+def test_answers_equal_those_without_layers_in_a_file_of_their_own(tmp_path: Path, architecture: str) -> None:
+    model, head = split_model(tmp_path, architecture)
+    command = [sys.executable, "-m", "tests.app.engine.llama.real_heads", str(model), str(head)]
+    run = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
+    assert run.returncode == 0, run.stderr
+    results = json.loads(run.stdout)
+    answers = results["answers"]
+    assert answers["drafted at 0.0"]["texts"] == answers["plain at 0.0"]["texts"]
+    tally = answers["drafted at 0.0"]["drafts"]["mtp head"]
+    assert 0.3 * tally["n_drafted"] < tally["n_accepted"] < tally["n_drafted"]
+    ways = ("in_pieces", "beside_another", "with_drafts_in_between", "with_a_shared_begin", "saved_and_restored")
+    assert all(difference(results, way) < SAME for way in ways)
 
 
 def difference(results: dict[str, Any], way: str) -> float:

@@ -7,15 +7,21 @@ import gguf
 import numpy as np
 import pytest
 
+from app.engine.load.auxiliary_models import read_auxiliary_models
+from app.engine.load.head_file import is_head, read_head
 from app.engine.load.prediction_layers import has_mtp_layers, mtp_layer_bytes
+from app.engine.speculative.draft_heads import HeadKind
+from offload.footprint.model import PlannedModel, RunConfig
+from quantizer.gguf.gguf_reader import ModelFileError
 from quantizer.gguf.header import read_header
-from quantizer.gguf.validation import validate_gguf
+from quantizer.gguf.validation import tensors_of, validate_gguf
 from tests.quantizer.gguf_heads import (
     PREDICTING,
     first_predicting,
     n_predicting,
     predicting_model,
     predicting_weights,
+    split_model,
 )
 
 
@@ -98,6 +104,49 @@ def test_all_layers_that_take_turns_must_be_whole(tmp_path: Path, index: int) ->
     weights = predicting_weights("mimo2-chained")
     del weights[f"blk.{first_predicting('mimo2-chained') + index}.nextn.enorm.weight"]
     assert found(predicting_model(tmp_path / "m.gguf", "mimo2-chained", weights=weights)) is None
+
+
+@pytest.mark.parametrize("architecture", ["glm4moe", "qwen35", "mimo2-chained"])
+def test_layers_in_a_file_of_their_own_are_a_head(tmp_path: Path, architecture: str) -> None:
+    model, head = map(validate_gguf, split_model(tmp_path, architecture))
+    assert not is_head(model)
+    assert is_head(head)
+    assert mtp_layer_bytes(model) is None
+    spec = read_head(head, model)
+    assert (spec.kind, spec.target_layers) == (HeadKind.MTP, (first_predicting(architecture),))
+    assert spec.n_layers == n_predicting(architecture)
+
+
+def test_layers_in_a_file_of_their_own_take_the_memory_of_layers_in_the_model(tmp_path: Path) -> None:
+    model, head = split_model(tmp_path, "mimo2-chained")
+    whole = validate_gguf(predicting_model(tmp_path / "whole.gguf", "mimo2-chained"))
+    (beside,), (own,) = (
+        PlannedModel(header, tensors_of(header), auxiliary=read_auxiliary_models(header, draft_path=path))
+        .profile(RunConfig(n_ctx=2048, n_cells=2048))
+        .extras
+        for header, path in ((validate_gguf(model), str(head)), (whole, ""))
+    )
+    assert beside.cache_bytes == own.cache_bytes
+    assert beside.compute_bytes == own.compute_bytes
+
+
+@pytest.mark.parametrize(
+    ("edit", "words"),
+    [
+        (lambda w: w.add_block_count(3), "it follows 2 layers, and this model has 1"),
+        (lambda w: w.add_embedding_length(128), "hidden states of 128 numbers"),
+    ],
+)
+def test_layers_in_a_file_of_their_own_must_belong_to_the_model(
+    tmp_path: Path, edit: Callable[[gguf.GGUFWriter], None], words: str
+) -> None:
+    model, head = split_model(tmp_path, "glm4moe")
+    weights = {name: array for name, array in predicting_weights().items() if not name.startswith("blk.0.")}
+    other = predicting_model(tmp_path / "other.gguf", edit=edit, weights=weights)
+    with pytest.raises(ModelFileError, match=words):
+        read_head(validate_gguf(other), validate_gguf(model))
+    with pytest.raises(ModelFileError, match="layers of glm4moe models"):
+        read_head(validate_gguf(head), validate_gguf(predicting_model(tmp_path / "q.gguf", "qwen35")))
 
 
 def test_matrices_that_llama_cpp_reads_separately_or_as_one_may_be_either(tmp_path: Path) -> None:
