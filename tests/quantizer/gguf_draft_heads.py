@@ -79,20 +79,25 @@ def draft_head(path: Path, kind: str, edit: Edit | None = None, weights: Weights
     return path
 
 
-def deep_head(path: Path, n_layers: int, n_taps: int, edit: Edit | None = None) -> Path:
-    """Write a DFlash 2 head of alike layers, whose convolutions have `n_taps` places each."""
+def deep_head(path: Path, n_layers: int, n_taps: int, block_size: int = BLOCK_SIZE, edit: Edit | None = None) -> Path:
+    """Write a DFlash 2 head whose convolutions have `n_taps` places each. Its first layer drafts, the others add a
+    little to what that says."""
     weights = HEADS["dflash2"].weights()
     for name in ("attention_conv", "mlp_conv"):
         base, projection = f"layers.0.{name}.base_kernel", f"layers.0.{name}.kernel_projection.weight"
-        weights[base] = np.resize(weights[base][:, :1], (2, n_taps, N_EMBD))
+        taps = [weights[base][:, :1], *[weights[base][:, 1:2]] * (n_taps - 1)]
+        weights[base] = np.ascontiguousarray(np.concatenate(taps, axis=1))
         weights[projection] = np.resize(weights[projection], (2 * n_taps * N_EMBD // N_GROUP, N_EMBD))
     of_layer = {name: array for name, array in weights.items() if name.startswith("layers.0.")}
     for index in range(1, n_layers):
-        weights |= {name.replace("layers.0.", f"layers.{index}."): array for name, array in of_layer.items()}
+        for name, array in of_layer.items():
+            share = 0.1 if "o_proj" in name or "down_proj" in name else 1.0
+            weights[name.replace("layers.0.", f"layers.{index}.")] = _f32(share * array)
 
     def describe(writer: gguf.GGUFWriter) -> None:
         writer.add_block_count(n_layers)
         writer.add_uint32("dflash.conv_kernel_size", n_taps)
+        writer.add_uint32("dflash.block_size", block_size)
         if edit is not None:
             edit(writer)
 

@@ -12,8 +12,10 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
+import gguf
+
 from tests.quantizer.checkpoints import write_checkpoint
-from tests.quantizer.gguf_draft_heads import HEADS, TARGET, draft_head, drafted_model, published_config
+from tests.quantizer.gguf_draft_heads import HEADS, TARGET, deep_head, draft_head, drafted_model, published_config
 
 _TYPES = {"float32": "F32", "int64": "I64"}
 
@@ -32,6 +34,13 @@ def main() -> None:
     print(drafted_model(options.folder / "target.gguf"))
     for kind in HEADS:
         print(draft_head(options.folder / f"{kind}.gguf", kind))
+    # as the first published DFlash 2 head: five layers with windows
+    print(deep_head(options.folder / "dflash2-deep.gguf", 5, 2, block_size=8, edit=_windowed))
+
+
+def _windowed(writer: gguf.GGUFWriter) -> None:
+    writer.add_uint32("dflash.attention.sliding_window", 32)
+    writer.add_array("dflash.attention.sliding_window_pattern", [True] * 5)
 
 
 if __name__ == "__main__":

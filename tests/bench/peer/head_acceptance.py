@@ -3,9 +3,9 @@
     uv run python tests/bench/models/tiny_heads.py FOLDER
     uv run python tests/bench/peer/head_acceptance.py llama.cpp/build/bin/llama-server FOLDER [--kinds dflash2]
 
-Both draft 4 tokens in each step and verify them greedily, without a cost model and without other drafts. Exits with 1
-where ours gets less than 0.98 of the peer's tokens a step, or where more than a tenth of the answers differ (likeliest
-tokens that are as good as equal may go either way).
+Both draft as many tokens in each step (a whole block, or 4) and verify them greedily, without a cost model and without
+other drafts. Exits with 1 where ours gets less than 0.98 of the peer's tokens a step, or where more than a tenth of the
+answers differ (likeliest tokens that are as good as equal may go either way).
 """
 
 from __future__ import annotations
@@ -23,16 +23,15 @@ import numpy as np
 from rich.table import Table
 
 from app.engine.llama import HeadBackend, LlamaModel, LoadedHead
-from app.engine.load.head_file import head_kind, validate_head
+from app.engine.load.head_file import validate_head
 from app.engine.messages import EngineConfig
-from app.engine.speculative.draft_heads import HeadKind
+from app.engine.speculative.draft_heads import HeadKind, HeadSpec
 from app.engine.tuning.tune_results import RuntimeSettings
 from offload.placement.load_parameters import ON_HOST
 from quantizer.gguf.header import read_header
 from tests.app.engine.llama.real_heads import N_DRAFTED, drafted_answer
 from tests.bench.peer.peer import serve_peer
 from tests.bench.report import show
-from tests.quantizer.gguf_draft_heads import HEADS
 
 LEAST_RATIO, MOST_DIFFERENT = 0.98, 0.1
 N_PROMPT, N_NEW = 12, 80
@@ -56,13 +55,13 @@ def ours(model_path: Path, head_path: Path, prompts: list[list[int]]) -> list[An
         backend = model.context(config, setting, head=LoadedHead(head, spec, "key"))
         owned.callback(backend.close)
         assert isinstance(backend, HeadBackend)
-        return [drafted_answer(backend, prompt, N_NEW) for prompt in prompts]
+        return [drafted_answer(backend, prompt, N_NEW, _n_drafted(spec)) for prompt in prompts]
 
 
 def theirs(binary: Path, model: Path, head: Path, prompts: list[list[int]]) -> list[Answer]:
-    spec_type = _SPEC_TYPES[head_kind(read_header(head))]
+    spec = validate_head(head, read_header(model))
     flags = (
-        *("-md", str(head), "--spec-type", spec_type, "--spec-draft-n-max", str(N_DRAFTED)),
+        *("-md", str(head), "--spec-type", _SPEC_TYPES[spec.kind], "--spec-draft-n-max", str(_n_drafted(spec))),
         *("-c", "256", "-np", "1", "-t", "1", "-fa", "off", "-ngl", "0"),
     )
     with tempfile.TemporaryDirectory() as folder, serve_peer(binary, model, Path(folder), flags) as (address, _):
@@ -71,6 +70,10 @@ def theirs(binary: Path, model: Path, head: Path, prompts: list[list[int]]) -> l
             while http.get("/health").status_code != httpx.codes.OK:
                 time.sleep(0.1)
             return [_answered(http, prompt) for prompt in prompts]
+
+
+def _n_drafted(spec: HeadSpec) -> int:
+    return spec.n_block if spec.n_block > 1 else N_DRAFTED
 
 
 def _answered(http: httpx.Client, prompt: list[int]) -> Answer:
@@ -96,7 +99,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("server", type=Path)
     parser.add_argument("folder", type=Path, help="with target.gguf and a KIND.gguf for each kind of head")
-    parser.add_argument("--kinds", nargs="+", default=list(HEADS), choices=HEADS)
+    parser.add_argument("--kinds", nargs="+", help="of those there (all)")
     parser.add_argument("--count", type=int, default=50, help="how many answers of each (50)")
     options = parser.parse_args()
     prompts = np.random.default_rng(0).integers(0, 256, (options.count, N_PROMPT)).tolist()
@@ -104,7 +107,8 @@ def main() -> None:
     for name in ("head", "tokens a step", "llama-server", "×", "equal answers"):
         made.add_column(name, justify="left" if name == "head" else "right")
     has_failed = False
-    for kind in options.kinds:
+    there = sorted(path.stem for path in options.folder.glob("*.gguf") if path.stem != "target")
+    for kind in options.kinds or there:
         model, head = options.folder / "target.gguf", options.folder / f"{kind}.gguf"
         own, peer = ours(model, head, prompts), theirs(options.server, model, head, prompts)
         ratio = tokens_per_step(own) / tokens_per_step(peer)

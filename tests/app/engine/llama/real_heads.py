@@ -49,26 +49,28 @@ N_DRAFTED = 4
 N_PROMPTS, N_NEW = 6, 80
 
 
-def draft(backend: HeadBackend, sequence_id: int, position: int, token: int) -> list[int]:
+def draft(backend: HeadBackend, sequence_id: int, position: int, token: int, n_drafted: int = N_DRAFTED) -> list[int]:
     """Return the tokens that the head drafts after `token`, the newest, which the model has not computed."""
     head, tokens = backend.head, [token]
     if isinstance(head, BlockContext):
         (block,) = head.predict_blocks([Chunk(sequence_id, position, [token], 1)])
-        return [item.token for item in block[:N_DRAFTED]]
+        return [item.token for item in block[:n_drafted]]
     assert isinstance(head, AutoregressiveContext)
-    for i in range(N_DRAFTED):
+    for i in range(n_drafted):
         predicted = head.predict([Chunk(sequence_id, position + i, tokens[-1:], 1)])
         tokens += [int(logits.argmax()) for logits in predicted]  # none behind the last layer
     return tokens[1:]
 
 
-def drafted_answer(backend: HeadBackend, prompt: list[int], n_new: int) -> tuple[list[int], int]:
+def drafted_answer(
+    backend: HeadBackend, prompt: list[int], n_new: int, n_drafted: int = N_DRAFTED
+) -> tuple[list[int], int]:
     """Return the greedy tokens after `prompt`, at least `n_new`, and the steps that verified a draft of the head."""
     backend.decode([Chunk(0, 0, prompt, 1)])
     answer, n_steps = [int(backend.logits(len(prompt) - 1).argmax())], 0
     while len(answer) < n_new:
         position = len(prompt) + len(answer) - 1
-        drafted = draft(backend, 0, position, answer[-1])
+        drafted = draft(backend, 0, position, answer[-1], n_drafted)
         backend.decode([Chunk(0, position, [answer[-1], *drafted], 1 + len(drafted))])
         own = [int(backend.logits(row).argmax()) for row in range(1 + len(drafted))]
         n_same = next((i for i, token in enumerate(drafted) if token != own[i]), len(drafted))

@@ -83,22 +83,17 @@ def test_the_largest_dflash_2_heads_that_are_taken_run(
     tmp_path: Path, n_layers: int, n_taps: int, block_size: int
 ) -> None:
     def describe(writer: gguf.GGUFWriter) -> None:
-        writer.add_uint32("dflash.block_size", block_size)
         writer.add_uint32("dflash.attention.sliding_window", 16)
         writer.add_array("dflash.attention.sliding_window_pattern", [index % 2 == 0 for index in range(n_layers)])
 
     model = drafted_model(tmp_path / "m.gguf")
-    command = [
-        sys.executable,
-        "-m",
-        REAL_HEADS,
-        str(model),
-        str(deep_head(tmp_path / "h.gguf", n_layers, n_taps, describe)),
-    ]
+    head = deep_head(tmp_path / "h.gguf", n_layers, n_taps, block_size, describe)
+    command = [sys.executable, "-m", REAL_HEADS, str(model), str(head)]
     run = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
     assert run.returncode == 0, run.stderr
-    answers = json.loads(run.stdout)["answers"]
-    assert answers["drafted at 0.0"]["texts"] == answers["plain at 0.0"]["texts"]
+    found = json.loads(run.stdout)
+    assert found["answers"]["drafted at 0.0"]["texts"] == found["answers"]["plain at 0.0"]["texts"]
+    assert found["accepted"] > 1.0
 
 
 def load(folder: Path, model: Path, head: Path, notices: list[str] | None = None) -> list[str]:

@@ -64,7 +64,7 @@ def test_a_head_says_whether_all_its_layers_have_a_window(
         writer.add_uint32("dflash.attention.sliding_window", 16)
         writer.add_array("dflash.attention.sliding_window_pattern", pattern)
 
-    head, model = deep_head(tmp_path / "h.gguf", 2, 2, describe), drafted_model(tmp_path / "m.gguf")
+    head, model = deep_head(tmp_path / "h.gguf", 2, 2, edit=describe), drafted_model(tmp_path / "m.gguf")
     assert read_head(read_header(head), read_header(model)).has_windows_only == has_windows_only
 
 
