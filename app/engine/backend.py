@@ -67,6 +67,10 @@ class Sampler(Protocol):
     def choice(self, row: int) -> Choice:
         """Return what `sample` would choose from, and record nothing."""
 
+    def foresee(self, logits: NDArray[np.float32], n_ahead: int) -> tuple[int, float] | None:
+        """Return the token that `sample` would choose `n_ahead` tokens after the next if the model gave `logits`, those
+        of a draft, and how sure that is, from 0.5 to 1. None where it cannot be known."""
+
     def accept(self, token: int) -> None:
         """Record `token` as if it had been chosen. Raises RequestError if a grammar does not allow it."""
 

@@ -396,6 +396,9 @@ class FakeSampler:
             return Choice(np.array([token], np.int32), np.ones(1))
         return Choice(np.array([token, (token + 1) % END], np.int32), np.array([2 / 3, 1 / 3]))
 
+    def foresee(self, logits: NDArray[np.float32], n_ahead: int) -> None:
+        """Return None: letters are not chosen by logits."""
+
     def _next(self, row: int) -> int:
         if not self._scripted:
             return self._backend.choose(row, self._salt, self._ignore_eos)

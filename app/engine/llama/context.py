@@ -28,6 +28,7 @@ from app.engine.llama.sequence_memory import PositionMap, SequenceMemory, StateB
 from app.engine.llama.step_weights import StepWeights
 from app.engine.llama.tokenizer import LlamaTokenizer
 from app.engine.loop.sampling import check_biases, n_candidates
+from app.engine.loop.shared_draw import SharedDraw
 from app.engine.media.chunks import MediaRows
 from app.engine.messages import BackendFacts
 from app.engine.request import AdapterSet, SamplingParams
@@ -172,8 +173,13 @@ class LlamaBackend:
 
     def _new_free_sampler(self, params: SamplingParams, ignore_eos: bool, history: Sequence[int]) -> LlamaSampler:
         banned = self._end_tokens if ignore_eos else ()
-        chain, n = self._chains.build(params, banned, history), n_candidates(params, banned)
-        return LlamaSampler(self._candidates, chain, n if self.facts.n_vocab >= _LARGE_VOCABULARY else None)
+        chain, n, draw = (
+            self._chains.build(params, banned, history),
+            n_candidates(params, banned),
+            SharedDraw.of(params),
+        )
+        is_native = draw is None and self.facts.n_vocab < _LARGE_VOCABULARY
+        return LlamaSampler(self._candidates, chain, None if is_native else n, draw)
 
     def _new_grammar(self, text: str, visible: Collection[int]) -> Grammar:
         # A special token has no text for clients, except where it is `visible` to them.

@@ -147,6 +147,10 @@ class GrammarSampler:
         self._free.accept(token)
         return token
 
+    def foresee(self, logits: NDArray[np.float32], n_ahead: int) -> tuple[int, float] | None:
+        """Return what `free` foresees; None under a grammar, which may refuse it."""
+        return self._free.foresee(logits, n_ahead) if self._grammar is None else None
+
     def choice(self, row: int) -> Choice:
         """Return what may be chosen for `row`: of the tokens that the grammar allows, what the chain leaves."""
         if (grammar := self._grammar) is None:

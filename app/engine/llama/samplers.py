@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from app.engine.backend import Choice
 from app.engine.llama.native import NativeSampler, lib
 from app.engine.loop.sampling import Stage, n_history_tokens, stages
+from app.engine.loop.shared_draw import SharedDraw
 from app.engine.media.chunks import is_placeholder
 from app.engine.messages import BackendFacts
 from app.engine.request import SamplingParams
@@ -31,12 +32,20 @@ _MAX_ROWS = 256  # of logits whose numpy arrays are kept
 class LlamaSampler:
     """A sampler chain, which it owns. A chain that cannot choose beyond the `n_likeliest` tokens is given little more.
     llama.cpp's own way lists the whole vocabulary for each token and sorts out its best: of 248,000 tokens that takes
-    0.35 ms, this 0.1, of 8 and fewer 0.02. The choice is the same."""
+    0.35 ms, this 0.1, of 8 and fewer 0.02. The choice is the same. A `draw`, which requires such a chain, replaces the
+    draw at its end."""
 
-    def __init__(self, candidates: Candidates, chain: NativeSampler, n_likeliest: int | None = None) -> None:
+    def __init__(
+        self,
+        candidates: Candidates,
+        chain: NativeSampler,
+        n_likeliest: int | None = None,
+        draw: SharedDraw | None = None,
+    ) -> None:
         self._candidates = candidates
         self.chain = chain
         self._n_likeliest = n_likeliest
+        self._draw = draw
         self._owned = ExitStack()
         self._owned.callback(lib.llama_sampler_free, chain)
 
@@ -47,7 +56,15 @@ class LlamaSampler:
         self.accept(token)
         return token
 
+    def foresee(self, logits: NDArray[np.float32], n_ahead: int) -> tuple[int, float] | None:
+        if self._draw is None or self._n_likeliest is None:
+            return None
+        left = self._candidates.left_by(self.chain, logits, likeliest(logits, self._n_likeliest))
+        return self._draw.token(left["id"].tolist(), left["logit"].tolist(), n_ahead) if len(left) else None
+
     def choose(self, row: int) -> int:
+        if self._draw is not None and (drawn := self.foresee(self._candidates.logits(row), 0)) is not None:
+            return drawn[0]
         n = self._n_likeliest
         token = None if n is None else self._candidates.choose_likeliest(self.chain, row, n)
         return self._candidates.choose(self.chain, row) if token is None else token
@@ -57,6 +74,8 @@ class LlamaSampler:
 
     def accept(self, token: int) -> None:
         lib.llama_sampler_accept(self.chain, token)
+        if self._draw is not None:
+            self._draw.n_drawn += 1
 
     def close(self) -> None:
         self._owned.close()
@@ -117,14 +136,14 @@ class Candidates:
 
     def choose(self, chain: NativeSampler, row: int) -> int:
         """Return the choice of `chain` from all tokens by their logits in `row` of the last batch."""
-        self._unsorted["logit"] = self._logits(row)
+        self._unsorted["logit"] = self.logits(row)
         # As bytes, since numpy copies records field by field. Chains sort in place, so the copy is what they get.
         np.copyto(self._data.view(np.uint8), self._unsorted.view(np.uint8))
         return _selected(chain, _token_array(self._data))[0]
 
     def choose_likeliest(self, chain: NativeSampler, row: int, n: int) -> int | None:
         """Return the choice of a `chain` that cannot reach beyond the `n` likeliest tokens, None without any."""
-        logits = self._logits(row)
+        logits = self.logits(row)
         tokens = likeliest(logits, n)
         if len(tokens) == 1:  # the chain has no choice
             return int(tokens[0])
@@ -135,7 +154,7 @@ class Candidates:
     ) -> int | None:
         """Return the choice of `chain` from those of `tokens` that are fit, None if none of them has a chance."""
         while len(tokens):
-            token = self._choose_from(chain, self._logits(row), tokens)
+            token = self._choose_from(chain, self.logits(row), tokens)
             if token is None or is_fit(token):
                 return token
             tokens = tokens[tokens != token]
@@ -152,7 +171,7 @@ class Candidates:
         leaves its choice. The chain stays as it is: what draws within it (XTC) draws the same once more."""
         tokens = self.all if tokens is None else tokens
         data = np.zeros(len(tokens), _CANDIDATE)
-        data["id"], data["logit"] = tokens, self._logits(row)[tokens]
+        data["id"], data["logit"] = tokens, self.logits(row)[tokens]
         array = _token_array(data)
         with ExitStack() as owned:
             copy = lib.llama_sampler_clone(chain)
@@ -162,31 +181,44 @@ class Candidates:
             is_greedy = lib.llama_sampler_name(last) == b"greedy"
         if is_greedy:
             return Choice(np.array([chosen], np.int32), np.ones(1))
-        # llama.cpp moves the pointer, and not each of its samplers fills in the probabilities.
-        address = ctypes.addressof(array.data.contents)
-        left = np.frombuffer((ctypes.c_char * (array.size * _CANDIDATE.itemsize)).from_address(address), _CANDIDATE)
-        left = left[np.isfinite(left["logit"])]
+        left = _left(array)
         left = left[np.argsort(-left["logit"], kind="stable")]
         if is_fit is not None:
             left = left[np.array([is_fit(int(token)) for token in left["id"]], bool)]
         weights = np.exp(left["logit"].astype(np.float64) - left["logit"][:1])
         return Choice(left["id"].copy(), weights / weights.sum())
 
+    def left_by(
+        self, chain: NativeSampler, logits: NDArray[np.float32], tokens: NDArray[np.signedinteger]
+    ) -> NDArray[np.void]:
+        """Return what `chain` leaves of `tokens`, with logits that its temperature has divided."""
+        if not len(tokens):
+            return np.zeros(0, _CANDIDATE)
+        array, _memory = self._array(logits, tokens)
+        lib.llama_sampler_apply(chain, ctypes.byref(array))
+        return _left(array)
+
     def _choose_from(
         self, chain: NativeSampler, logits: NDArray[np.float32], tokens: NDArray[np.signedinteger]
     ) -> int | None:
         """Return the choice of `chain` from `tokens`, None if none of them has a chance."""
+        array, _memory = self._array(logits, tokens)
+        token, logit = _selected(chain, array)
+        return token if math.isfinite(logit) else None
+
+    def _array(
+        self, logits: NDArray[np.float32], tokens: NDArray[np.signedinteger]
+    ) -> tuple[lib.llama_token_data_array, NDArray[np.void]]:
+        """Return `tokens` as a chain takes them, and the memory of that, which the next call may use again."""
         data, pointer = self._short[: len(tokens)], self._short_pointer
         if len(tokens) > _MAX_SHORT:
             data = np.zeros(len(tokens), _CANDIDATE)
             pointer = _pointer_to(data)
         data["id"], data["logit"], data["p"] = tokens, logits[tokens], 0.0
         # A new array each time: llama.cpp's XTC (0.3.36) moves its pointer.
-        array = lib.llama_token_data_array(pointer, len(tokens), -1, False)
-        token, logit = _selected(chain, array)
-        return token if math.isfinite(logit) else None
+        return lib.llama_token_data_array(pointer, len(tokens), -1, False), data
 
-    def _logits(self, row: int) -> NDArray[np.float32]:
+    def logits(self, row: int) -> NDArray[np.float32]:
         pointer = lib.llama_get_logits_ith(self.context, row)
         address = ctypes.addressof(pointer.contents)
         if (logits := self._rows.get(address)) is None:
@@ -208,6 +240,15 @@ def _selected(chain: NativeSampler, array: lib.llama_token_data_array) -> tuple[
     lib.llama_sampler_apply(chain, ctypes.byref(array))
     chosen = array.data[array.selected]
     return int(chosen.id), float(chosen.logit)
+
+
+def _left(array: lib.llama_token_data_array) -> NDArray[np.void]:
+    """Return what a chain left of an array. llama.cpp moves the pointer, and not each of its samplers fills in the
+    probabilities."""
+    address = ctypes.addressof(array.data.contents)
+    left = np.frombuffer((ctypes.c_char * (array.size * _CANDIDATE.itemsize)).from_address(address), _CANDIDATE)
+    finite: NDArray[np.void] = left[np.isfinite(left["logit"])]
+    return finite
 
 
 def _token_array(data: NDArray[np.void]) -> lib.llama_token_data_array:

@@ -1,7 +1,7 @@
 """Sampling and draft verification: a computed step's logits become accepted tokens, text and perhaps an end.
 
-A draft is a point mass whatever its source: accepting it only where it equals the sample leaves the output's
-distribution unchanged. Independent of the cache and of receivers.
+A drafted token is accepted only where it equals the sample, whatever its source: that leaves the output's distribution
+unchanged. Independent of the cache and of receivers.
 """
 
 from __future__ import annotations

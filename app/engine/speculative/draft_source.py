@@ -1,8 +1,9 @@
 """The interface of draft sources, and the greedy draft of a source that computes.
 
-Every source proposes single tokens, hence point masses: accepted only where they equal the sample, they leave the
-distribution of the output as it was, at any temperature. Owns the cost of a greedy draft and when it ends. Independent
-of how drafts are truncated and verified.
+Every source proposes single tokens, which are accepted only where they equal the sample: they leave the distribution of
+the output as it was, at any temperature. One that computes proposes what the answer's sampler would draw from its
+logits, where that can be known (`app.engine.loop.shared_draw`), else the likeliest token. Owns the cost of such a draft
+and when it ends. Independent of how drafts are truncated and verified.
 """
 
 from __future__ import annotations
@@ -70,9 +71,14 @@ class GreedyDraft:
     chance: float = 1.0
 
     def append(self, logits: NDArray[np.float32]) -> None:
-        """Append the likeliest token with its probability."""
-        token = int(logits.argmax())
-        confidence = float(1.0 / np.exp(logits - logits[token]).sum())
+        """Append the token that the answer's sampler would draw from `logits` and how sure that is, else the likeliest
+        with its probability."""
+        foreseen = self.request.sequence.chooser.sampler.foresee(logits, len(self.tokens))
+        if foreseen is None:
+            token = int(logits.argmax())
+            confidence = float(1.0 / np.exp(logits - logits[token]).sum())
+        else:
+            token, confidence = foreseen
         self.tokens.append(token)
         self.chances.append(confidence)
         acceptance = self.request.sequence.drafting.acceptance[self.source]

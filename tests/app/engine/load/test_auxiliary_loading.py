@@ -48,12 +48,15 @@ def test_answers_are_those_without_a_draft_model(answers: dict[str, dict[str, An
     assert drafted["texts"] == plain["texts"]
 
 
-def test_drafts_of_the_same_model_are_nearly_always_accepted(answers: dict[str, dict[str, Any]]) -> None:
-    drafted = answers["drafted at 0.0"]
+@pytest.mark.parametrize("temperature", [0.0, 1.0])
+def test_drafts_of_the_same_model_are_nearly_always_accepted(
+    answers: dict[str, dict[str, Any]], temperature: float
+) -> None:
+    drafted = answers[f"drafted at {temperature}"]
     tally = drafted["drafts"]["draft model"]
     assert tally["n_drafted"] > 50
     assert tally["n_accepted"] > 0.9 * tally["n_drafted"]
-    assert drafted["n_steps"] < answers["plain at 0.0"]["n_steps"], "which looks up drafts too"
+    assert drafted["n_steps"] < answers[f"plain at {temperature}"]["n_steps"], "which looks up drafts too"
 
 
 def test_a_draft_model_with_another_vocabulary_is_an_error_with_its_name(tmp_path: Path, tiny_model: Path) -> None:
