@@ -74,7 +74,7 @@ FOUND_TYPES = ("F16", "BF16", "Q8_0", "F32")  # of several projectors that are t
 NO_PROJECTOR = "none"  # as a choice of one
 
 HEAD_MARKS = ("dspark-", "dflash2-", "dflash-", "eagle3-")  # those that draft a block in one pass first
-_MTP = "mtp-"  # MTP layers in a file of their own, which a model may also have: used where they are named
+_MTP = "mtp-"  # MTP layers in a file of their own, or Gemma 4's assistant: many models have the layers themselves
 _MARKS = (*HEAD_MARKS, _MTP, PROJECTOR_MARK)
 
 
@@ -87,6 +87,11 @@ def head_rank(name: str) -> int | None:
     """Return the place of the head `name` among heads of one model, the best first; None for what cannot draft."""
     marks = (index for index, mark in enumerate(HEAD_MARKS) if mark in name and name.endswith(".gguf"))
     return None if _MTP in name else next(marks, None)
+
+
+def may_hold_layers(name: str) -> bool:
+    """Return whether the file `name` has the prediction layers of the model beside it, by its name."""
+    return _MTP in name and name.endswith(".gguf")
 
 
 _TYPE_ENDING = re.compile(rf"[-_.](UD-)?({'|'.join(FILE_TYPES)})$", re.IGNORECASE)

@@ -13,10 +13,10 @@ from pathlib import Path
 import numpy as np
 
 from app.engine.load.assistant_file import ASSISTANT, assistant_faults
-from app.engine.load.prediction_layers import is_prediction_file, prediction_file_faults
+from app.engine.load.prediction_layers import is_prediction_file, mtp_layer_bytes, prediction_file_faults
 from app.engine.speculative.draft_heads import HeadKind, HeadSpec
 from offload.footprint.auxiliary_models import DRAFT_HEADS
-from quantizer.gguf.file_names import head_rank
+from quantizer.gguf.file_names import head_rank, may_hold_layers
 from quantizer.gguf.gguf_reader import ArrayRef, ModelFileError
 from quantizer.gguf.header import Header
 from quantizer.gguf.hyperparameters import hyperparameter, layer_values
@@ -26,6 +26,7 @@ from quantizer.gguf.validation import validate_gguf
 MAX_BLOCK_TOKENS = 32  # that a head predicts at once; those in use have 8 to 16
 _REMEDY = "Choose the head that was made for this model for --draft, or leave it out."
 _EAGLE3, _DFLASH = "eagle3", "dflash"
+_OF_LAYERS = (HeadKind.MTP, HeadKind.ASSISTANT)  # kinds in files whose names begin with mtp-
 _KINDS = {_EAGLE3: HeadKind.EAGLE3, ASSISTANT: HeadKind.ASSISTANT}
 _N_EAGLE3_LAYERS, _MAX_TARGET_LAYERS = 3, 64
 _SELECTOR, _MARKOV = "selector_hidden.weight", "markov_w1.weight"  # only DFlash 2 heads have one, only DSpark the other
@@ -76,7 +77,7 @@ def read_head(head: Header, model: Header) -> HeadSpec:
     for reason in _faults(head, model):  # the first
         raise ModelFileError(f"{head.path.name} cannot draft for {model.path.name}: {reason}.", _REMEDY)
     kind, layers, n_layers = head_kind(head), _target_layers(head), hyperparameter(head, "block_count")
-    if kind in (HeadKind.ASSISTANT, HeadKind.MTP):
+    if kind in _OF_LAYERS:
         n_predicting = [hyperparameter(header, "nextn_predict_layers") for header in (head, model)]
         output = hyperparameter(model, "block_count") - n_predicting[1]
         return HeadSpec(kind, (output,), n_layers=n_predicting[0] if kind is HeadKind.MTP else 1)
@@ -107,27 +108,32 @@ def validate_head(path: Path, model: Header) -> HeadSpec:
 
 
 def find_head(model: Header) -> tuple[Path | None, tuple[str, ...]]:
-    """Return the draft head beside `model`, by its name, that belongs to it, and why others were passed over."""
+    """Return the draft head beside `model`, by its name, that belongs to it, and why others were passed over. Files of
+    prediction layers come last, and for a model without such layers only."""
     try:
         beside = [path.name for path in model.path.parent.iterdir()]
     except OSError:  # the folder may be searchable but not readable
         return None, ()
     heads = sorted((rank, name) for name in beside if (rank := head_rank(name)) is not None)
+    names = [name for _, name in heads]
+    if (layers := sorted(filter(may_hold_layers, beside))) and mtp_layer_bytes(model) is None:
+        names += layers
     passed_over: list[str] = []
-    for path in (model.path.with_name(name) for _, name in heads if name != model.path.name):
+    for path in (model.path.with_name(name) for name in names if name != model.path.name):
         try:
-            validate_head(path, model)
+            spec = validate_head(path, model)
         except ModelFileError as error:
             passed_over.append(error.cause)
         else:
-            return path, tuple(passed_over)
+            if not may_hold_layers(path.name) or spec.kind in _OF_LAYERS:
+                return path, tuple(passed_over)
     return None, tuple(passed_over)
 
 
 def _faults(head: Header, model: Header) -> Iterator[str]:
     if (head.integer("split.count") or 1) > 1:
         yield "it is split into several files"
-    if (kind := head_kind(head)) in (HeadKind.ASSISTANT, HeadKind.MTP):
+    if (kind := head_kind(head)) in _OF_LAYERS:
         yield from (assistant_faults if kind is HeadKind.ASSISTANT else prediction_file_faults)(head, model)
         yield from _vocabulary_faults(head, model)
         return

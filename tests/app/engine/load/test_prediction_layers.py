@@ -8,13 +8,14 @@ import numpy as np
 import pytest
 
 from app.engine.load.auxiliary_models import read_auxiliary_models
-from app.engine.load.head_file import is_head, read_head
+from app.engine.load.head_file import find_head, is_head, read_head
 from app.engine.load.prediction_layers import has_mtp_layers, mtp_layer_bytes
 from app.engine.speculative.draft_heads import HeadKind
 from offload.footprint.model import PlannedModel, RunConfig
 from quantizer.gguf.gguf_reader import ModelFileError
 from quantizer.gguf.header import read_header
 from quantizer.gguf.validation import tensors_of, validate_gguf
+from tests.quantizer.gguf_assistants import assistant, assisted_model
 from tests.quantizer.gguf_heads import (
     PREDICTING,
     first_predicting,
@@ -115,6 +116,24 @@ def test_layers_in_a_file_of_their_own_are_a_head(tmp_path: Path, architecture: 
     spec = read_head(head, model)
     assert (spec.kind, spec.target_layers) == (HeadKind.MTP, (first_predicting(architecture),))
     assert spec.n_layers == n_predicting(architecture)
+
+
+def test_layers_beside_a_model_without_them_are_found_and_others_stay_unused(tmp_path: Path) -> None:
+    model, head = split_model(tmp_path, "glm4moe")
+    assert find_head(validate_gguf(model)) == (head, ())
+    whole = predicting_model(tmp_path / "whole.gguf")
+    assert find_head(validate_gguf(whole)) == (None, ())
+    (tmp_path / "other").mkdir()
+    trunk, _ = split_model(tmp_path / "other", "glm4moe")
+    other = predicting_model(trunk, "qwen35", lambda w: w.add_nextn_predict_layers(2))  # in its place
+    path, (reason,) = find_head(validate_gguf(other))
+    assert path is None
+    assert "it has layers of glm4moe models" in reason
+
+
+def test_an_assistant_beside_its_model_is_found(tmp_path: Path) -> None:
+    model, head = assisted_model(tmp_path / "m.gguf"), assistant(tmp_path / "mtp-m.gguf")
+    assert find_head(validate_gguf(model)) == (head, ())
 
 
 def test_layers_in_a_file_of_their_own_take_the_memory_of_layers_in_the_model(tmp_path: Path) -> None:
