@@ -206,6 +206,9 @@ def _dflash_faults(head: Header) -> Iterator[str]:
     mask = head.integer("tokenizer.ggml.mask_token_id")
     if mask is None or not 0 <= mask < _n_tokens(head):
         yield "it has no valid mask token"
+    windows = layer_values(head, f"{_WINDOW}_pattern", hyperparameter(head, "block_count"))
+    if hyperparameter(head, _WINDOW) and not any(windows):
+        yield "it has a window, and no layer that uses it"
     if any(f"dflash.{name}" in head.fields for name in _SELECTOR_SIZES) or head_kind(head) is HeadKind.DFLASH2:
         yield from _selector_faults(head)
 

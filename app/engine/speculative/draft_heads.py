@@ -78,14 +78,17 @@ def walk_lattice(lattice: NDArray[np.float32], n_candidates: int) -> list[Predic
 
     `lattice` has a row for each place: its `n_candidates` tokens, then for each candidate of the place before as many
     scores, one for each of those tokens, and what no one reads. Before the first place stands the newest token alone:
-    there all scores are the same for each candidate. Chances are those among the candidates. Source: `draft` of
+    there all scores are the same for each candidate. Chances are those among the candidates. Where weights are damaged
+    and a score is NaN, the draft ends. Source: `draft` of
     common_speculative_impl_draft_dflash in llama.cpp common/speculative.cpp as vendored in llama-cpp-python 0.3.36.
     """
     predicted, before = [], 0
     for row in lattice:
         begin = n_candidates * (1 + before)
         scores = row[begin : begin + n_candidates]
-        before = int(scores.argmax())
+        before = int(scores.argmax())  # of NaN, if there is any
+        if not np.isfinite((scores[before], row[before])).all():
+            break
         chance = 1.0 / np.exp(scores - scores[before]).sum()
         predicted.append(PredictedToken(int(row[before]), float(chance)))
     return predicted

@@ -148,19 +148,19 @@ def _dflash_layers(config: Config) -> list[int]:
     return layers
 
 
-def _window(config: Config) -> Value:
-    if not (config.flag("use_sliding_window") or config.flag("use_swa")):
-        return None
-    return config.optional_integer("swa_window_size", "sliding_window") or None
-
-
-def _windows(config: Config) -> Value:
+def _windows(config: Config) -> list[bool] | None:
+    """Return which layers have a window, None where none has: llama.cpp ends the process for one that no layer has."""
     n_layers, kinds = config.integer("num_hidden_layers"), config.values.get("layer_types")
-    if _window(config) is None:
-        return None
+    windows: list[bool] = []
     if config.flag("use_swa"):
-        return [True] * n_layers
-    return [kind == "sliding_attention" for kind in kinds] if isinstance(kinds, list) else [False] * n_layers
+        windows = [True] * n_layers
+    elif config.flag("use_sliding_window") and isinstance(kinds, list):
+        windows = [kind == "sliding_attention" for kind in kinds]
+    return windows if any(windows) and _n_windowed(config) else None
+
+
+def _n_windowed(config: Config) -> int | None:
+    return config.optional_integer("swa_window_size", "sliding_window")
 
 
 def _n_rotated(config: Config) -> Value:
@@ -189,7 +189,7 @@ _PLAIN_DFLASH = Architecture(
         rows.u32("rope.dimension_count", _n_rotated),
         rows.i32_list("rope.dimension_sections", _sections),
         rows.f32("attention.value_scale", rows.number("attention_value_scale")),
-        rows.u32("attention.sliding_window", _window),
+        rows.u32("attention.sliding_window", lambda config: _n_windowed(config) if _windows(config) else None),
         rows.bool_list("attention.sliding_window_pattern", _windows),
         rows.boolean(
             "attention.causal",

@@ -235,6 +235,13 @@ def test_windows_of_a_block_head_are_written_layer_by_layer(tmp_path: Path, targ
     assert head.array("dflash.attention.sliding_window_pattern") == [True]
 
 
+@pytest.mark.parametrize("layer_types", [["full_attention"], None])
+def test_a_window_that_no_layer_has_is_not_written(tmp_path: Path, target: Path, layer_types: list[str] | None) -> None:
+    windowed = {"use_sliding_window": True, "sliding_window": 32, "layer_types": layer_types}
+    head = read_header(converted(written(tmp_path / "h", HEADS["dflash"], **windowed), target))
+    assert not any(key.startswith("dflash.attention.sliding_window") for key in head.fields)
+
+
 def test_a_model_is_no_head_because_its_vocabulary_is_named_twice(tmp_path: Path) -> None:
     folder = TinyLlama(extra_config={"draft_vocab_size": 100}).write(tmp_path / "m")
     assert read_header(converted(folder, None)).architecture == "llama"

@@ -103,6 +103,7 @@ def number(key: str, value: int) -> Edit:
             lambda w: w.add_uint32("dflash.hyper_connection.count", 4),
             "this engine cannot run heads with hyper",
         ),
+        ("dflash", number("dflash.attention.sliding_window", 64), "it has a window, and no layer that uses it"),
         ("dflash", number("dflash.selector_top_k", 4), "it has no selector_rank"),
         ("dflash2", number("dflash.selector_top_k", 0), "it has no selector_top_k"),
         ("dflash2", number("dflash.selector_top_k", 8), "a head of width 64 cannot have a selector_top_k of 8"),

@@ -265,6 +265,13 @@ def test_the_chance_of_a_walked_token_is_that_among_the_candidates() -> None:
     assert chances == pytest.approx([1 / (1 + np.exp(-gap)) for gap in (2.0, 3.0, 3.0)])
 
 
+@pytest.mark.parametrize("place", [(1, 5), (1, 1)])
+def test_a_walk_ends_where_damaged_weights_left_no_number(place: tuple[int, int]) -> None:
+    damaged = LATTICE.copy()
+    damaged[place] = np.nan
+    assert [item.token for item in walk_lattice(damaged, 2)] == [11]
+
+
 def test_a_lattice_of_one_candidate_leaves_no_choice() -> None:
     (only,) = walk_lattice(np.array([[7.0, -3.0, 0.0]], np.float32), 1)
     assert only == PredictedToken(7, 1.0)
