@@ -102,6 +102,11 @@ class SimulatedLoop(asyncio.SelectorEventLoop):
             if handle._context.get(LIFE) is life:
                 handle.cancel()
 
+    def _asyncgen_finalizer_hook(self, agen: Any) -> None:
+        """Close a generator that nobody holds any more, unless its process was killed in the middle of it."""
+        if (life := LIFE.get()) is None or not life.is_over:
+            super()._asyncgen_finalizer_hook(agen)  # type: ignore[misc]
+
     def _unless_dead(self, handle: Any) -> Any:
         if self._has_killed and (life := handle._context.get(LIFE)) is not None and life.is_over:
             handle.cancel()
