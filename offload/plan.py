@@ -46,7 +46,7 @@ def plan(
 def best_assessment(model: PlannedModel, requested: RunConfig, machine: Machine, rates: Rates) -> Assessment:
     """Return the best assessment of `model`, without warnings and remedies; copies of weights are left out where they
     would leave little memory. Raises as `plan` does."""
-    found = choose(model, _resolved(model, requested), machine, rates, requested.gpu_layers)
+    found = choose(model, _resolved(model, requested, machine), machine, rates, requested.gpu_layers)
     if requested.layout.copies and found.verdict is not FitLevel.FITS:
         return best_assessment(model, replace(requested, layout=replace(requested.layout, copies=())), machine, rates)
     return found
@@ -61,12 +61,15 @@ def _complete_plan(
         assessment=found,
         uncertainty=rates.uncertainty,
         warnings=tuple(plan_warnings(found, rates, model.n_ctx_train)),
-        remedies=find_remedies(model, _resolved(model, requested), rates, found) if wants_remedies else (),
+        remedies=find_remedies(model, _resolved(model, requested, found.machine), rates, found)
+        if wants_remedies
+        else (),
     )
 
 
-def _resolved(model: PlannedModel, requested: RunConfig) -> RunConfig:
-    """Return `requested` with the sizes that the engine would choose with enough memory, for any placement."""
+def _resolved(model: PlannedModel, requested: RunConfig, machine: Machine) -> RunConfig:
+    """Return `requested` with the sizes that the engine would choose with enough memory, for any placement. Beside GPUs
+    logits are limited to what a step needs, for memory decides there how many layers fit."""
     n_ctx = requested.n_ctx or min(model.n_ctx_train or DEFAULT_N_CTX, DEFAULT_N_CTX)
     resolved = replace(
         requested,
@@ -74,6 +77,7 @@ def _resolved(model: PlannedModel, requested: RunConfig) -> RunConfig:
         n_cells=requested.n_cells or max(n_ctx, min(n_ctx * requested.n_sequences, DEFAULT_N_CELLS)),
         depth=min(n_ctx, max(DEFAULT_DEPTH, n_ctx // _DEPTH_SHARE)),
         is_fused=requested.is_fused or requested.kv_types.needs_flash_attention,
+        n_outputs=requested.n_outputs or (model.most_outputs(requested.n_sequences) if machine.gpus else 0),
         gpu_layers=None,
     )
     return replace(resolved, n_ubatch=model.bounded_ubatch(resolved))
@@ -133,7 +137,7 @@ def _scaled(model: PlannedModel, found: Assessment, measured: Mapping[str, int])
         return model.measured(found.profile.run_config, sum(measured.values()))
     taken = _measured_shares(found, measured, model.compute_scale)
     pairs = zip(taken, found.shares, strict=True)
-    ratios = [after.compute_bytes / before.compute_bytes for after, before in pairs if before.n_layers]
+    ratios = [after.compute_bytes / before.compute_bytes for after, before in pairs if before.compute_bytes]
     return replace(model, compute_scale=model.compute_scale * max(ratios))
 
 

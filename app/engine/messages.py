@@ -205,6 +205,8 @@ class BackendFacts:
     sees: bool = False  # pictures, with a projector
     hears: bool = False
     n_batch_answers: int = 0  # of batches that may run at once, in a context of their own; 0: as others do
+    n_outputs: int = 0  # the most tokens of a batch that may have logits; 0: all
+    fetches_weights: bool = False  # a GPU fetches the processor's weights for each step of a prompt
 
     @property
     def n_window(self) -> int:

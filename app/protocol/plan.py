@@ -14,6 +14,7 @@ from app.protocol.library import DeviceKindName, VerdictName
 
 if TYPE_CHECKING:
     from offload.footprint.auxiliary_models import AuxiliaryUsage
+    from offload.placement.assessment import Assessment
     from offload.plan import PlacementPlan
 
 
@@ -117,12 +118,39 @@ class PlanChange:
 
 @dataclass(frozen=True, slots=True)
 class PlanRemedy:
-    """One remedy, the tokens a second that it leads to (None where unknown), and its cost."""
+    """One remedy, the tokens a second of answers and prompts that it leads to and the seconds of a typical turn (None
+    where unknown), and its cost."""
 
     what: str
     decode_tps: float | None
     cost: str
     change: PlanChange
+    prefill_tps: float | None = None
+    turn_s: float | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlanTurn:
+    """The turn by which placements are ranked: tokens of prompt that are read anew and tokens of answer, and the
+    seconds that it takes (None where unknown)."""
+
+    prompt_tokens: int
+    answer_tokens: int
+    seconds: float | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlanOption:
+    """The next best of what was weighed: `layers` by GPU, the micro-batch, the GPU that computes prompts with the
+    processor's weights ("" for none), and the predicted speeds, None where unknown."""
+
+    what: str
+    layers: Mapping[str, int]
+    ubatch: int
+    prompt_gpu: str
+    decode_tps: float | None
+    prefill_tps: float | None
+    turn_s: float | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -182,7 +210,9 @@ def measured_speed(runs: Iterable[MeasuredRun], n_on_gpus: int) -> MeasuredSpeed
 class Plan:
     """A plan. Rates are tokens a second, None where unknown; `uncertainty` is a share of them. `curve` is the rate with
     0, 1, 2 … of `n_layers` on the fastest GPU, as if it had room; `best_tps` the rate with enough memory. Chats that
-    left the cache take at most `saved_chats_bytes`, in no device's part, and give them back where memory is short."""
+    left the cache take at most `saved_chats_bytes`, in no device's part, and give them back where memory is short.
+    `prompt_gpu` computes prompts with the processor's weights, of which it fetches `fetched_bytes` for each
+    micro-batch; it is "" where the processor does, or has none. `runner_up` is the next best by the `turn`."""
 
     verdict: VerdictName
     setting: PlanSetting
@@ -198,6 +228,10 @@ class Plan:
     remedies: tuple[PlanRemedy, ...]
     extras: tuple[ExtraPlan, ...] = ()
     saved_chats_bytes: int = 0
+    turn: PlanTurn | None = None
+    prompt_gpu: str = ""
+    fetched_bytes: int = 0
+    runner_up: PlanOption | None = None
 
     @property
     def is_unfit(self) -> bool:
@@ -297,11 +331,41 @@ def describe_plan(plan: PlacementPlan, max_bytes: int = 0) -> Plan:
                 _rounded(remedy.decode_tps),
                 remedy.cost,
                 PlanChange(n_ctx=remedy.change.n_ctx, kv_type=remedy.change.kv_type, file_type=remedy.change.file_type),
+                _rounded(remedy.prefill_tps),
+                _rounded(remedy.turn_s),
             )
             for remedy in plan.remedies
         ),
         extras=tuple(map(_extra, found.profile.extras)),
         saved_chats_bytes=found.state_bytes(max_bytes or None),
+        turn=_turn(found),
+        prompt_gpu=found.placement.prompt_gpu if found.placement is not None else "",
+        fetched_bytes=found.fetched_bytes,
+        runner_up=_option(found.runner_up),
+    )
+
+
+def _turn(found: Assessment) -> PlanTurn:
+    from offload.speed.cost_model import TYPICAL_TURN
+
+    turn = TYPICAL_TURN.within(found.profile.run_config.n_ctx)
+    return PlanTurn(prompt_tokens=turn.n_prompt, answer_tokens=turn.n_answer, seconds=_rounded(found.turn_s))
+
+
+def _option(other: Assessment | None) -> PlanOption | None:
+    from offload.advice.remedies import choice_summary
+
+    if other is None or other.placement is None:
+        return None
+    at = other.placement
+    return PlanOption(
+        what=choice_summary(other),
+        layers={name: count for name, count in zip(at.gpus, at.gpu_layers, strict=True) if count},
+        ubatch=other.profile.run_config.n_ubatch,
+        prompt_gpu=at.prompt_gpu,
+        decode_tps=_rounded(other.decode_tps),
+        prefill_tps=_rounded(other.speed.prefill_tps if other.speed else None),
+        turn_s=_rounded(other.turn_s),
     )
 
 

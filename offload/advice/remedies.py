@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
@@ -41,7 +42,7 @@ _NO_CHANGE = Change()
 
 @dataclass(frozen=True, slots=True)
 class Remedy:
-    """What to do, the predicted speed (None where unknown), and what it costs.
+    """What to do, the predicted speeds of answers, prompts and a typical turn (None where unknown), and what it costs.
     `change` is the same for programs; empty where the user has to buy or to join something."""
 
     what: str
@@ -49,6 +50,8 @@ class Remedy:
     cost: str
     verdict: FitLevel
     change: Change = _NO_CHANGE
+    prefill_tps: float | None = None
+    turn_s: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,6 +63,11 @@ class _Case:
     machine: Machine
     rates: Rates
     assessment: Assessment
+
+
+def choice_summary(found: Assessment) -> str:
+    """Return what was chosen for a model that runs: 20 of 33 layers fit, micro-batches of 2,048."""
+    return f"{fit_summary(found)}, micro-batches of {found.profile.run_config.n_ubatch:,}"
 
 
 def find_remedies(model: PlannedModel, wanted: RunConfig, rates: Rates, found: Assessment) -> tuple[Remedy, ...]:
@@ -77,7 +85,7 @@ def find_remedies(model: PlannedModel, wanted: RunConfig, rates: Rates, found: A
             cost = f"{cluster}{joined}{needs}; clients then use http://HOST:8000/v1"
             ways.append(Remedy(vllm_command(model, cluster, wanted.n_ctx), None, cost, FitLevel.FITS))
     ways += _larger_gpu(case)
-    return tuple(sorted(ways, key=lambda remedy: -(remedy.decode_tps or 0.0)))
+    return tuple(sorted(ways, key=lambda remedy: remedy.turn_s or math.inf))
 
 
 def _smaller_file(case: _Case) -> Iterator[Remedy]:
@@ -155,15 +163,16 @@ def _larger_gpu(case: _Case) -> Iterator[Remedy]:
 
 
 def _helps(found: Assessment, before: Assessment) -> bool:
-    """Return whether a remedy helps: the model runs, or more of it fits, or it is faster."""
+    """Return whether a remedy helps: the model runs, or more of it fits, or a turn is faster."""
     if found.verdict.rank < before.verdict.rank:
         return True
-    tps, tps_before = found.decode_tps, before.decode_tps
-    return tps is not None and tps_before is not None and tps >= _FASTER * tps_before
+    turn_s, before_s = found.turn_s, before.turn_s
+    return turn_s is not None and before_s is not None and before_s >= _FASTER * turn_s
 
 
 def _remedy(what: str, found: Assessment, cost: str, change: Change = _NO_CHANGE) -> Remedy:
-    return Remedy(what, found.decode_tps, cost, found.verdict, change)
+    prefill_tps = found.speed.prefill_tps if found.speed else None
+    return Remedy(what, found.decode_tps, cost, found.verdict, change, prefill_tps, found.turn_s)
 
 
 def plan_warnings(found: Assessment, rates: Rates, n_ctx_train: int) -> Iterator[str]:
@@ -175,6 +184,7 @@ def plan_warnings(found: Assessment, rates: Rates, n_ctx_train: int) -> Iterator
     if found.verdict is FitLevel.TIGHT:
         yield "It barely fits: loading may fail if another program uses more memory."
     yield from _device_warnings(found, rates)
+    yield from _assumptions(found, rates)
     if not found.profile.is_exact:
         yield "This architecture has further caches that are not counted: it needs more memory."
     if 0 < n_ctx_train < found.profile.run_config.n_ctx:
@@ -194,6 +204,21 @@ def _device_warnings(found: Assessment, rates: Rates) -> Iterator[str]:
     for share in found.shares:
         if (name := share.device.name) in in_use - rates.known:
             yield f"The memory bandwidth of {name} is unknown, so no speed is predicted; set it with @GB/s."
+
+
+def _assumptions(found: Assessment, rates: Rates) -> Iterator[str]:
+    """Yield what prompts are predicted from, where a GPU computes them and it was not measured."""
+    name = found.placement.prompt_gpu if found.placement is not None and found.speed else ""
+    for gpu in found.machine.gpus:
+        if gpu.name != name:
+            continue
+        pace = 1 / rates.seconds_per_operation[name] / 1e12
+        link = rates.link_seconds_per_byte[name]
+        assumed = [f"its link carries {format_bandwidth(1 / link)} GB/s"] if link and not gpu.link_bytes_per_s else []
+        assumed += [f"it computes {pace:.3g} TFLOP/s"] if gpu.speed is None and name not in rates.tables else []
+        if assumed:
+            what = " and ".join(assumed)
+            yield f"Of {name} it is assumed, not measured, that {what}: prompts may be faster or slower."
 
 
 def _too_large(found: Assessment) -> str:
@@ -228,7 +253,10 @@ def fit_summary(found: Assessment) -> str:
     without = f", {n_split} of them without their {movable}" if n_split else ""
     without += ", all without their cache" if placement.has_cache_on_host else ""
     verb = "are on GPUs" if found.is_manual else "fit"
-    return f"{placement.n_on_gpus} of {n_layers} layers {verb}{without}"
+    prompts = (
+        f", {placement.prompt_gpu} computes prompts only" if placement.prompt_gpu and not placement.n_on_gpus else ""
+    )
+    return f"{placement.n_on_gpus} of {n_layers} layers {verb}{without}{prompts}"
 
 
 def _what_it_costs(found: Assessment) -> str:

@@ -42,11 +42,12 @@ from offload.footprint.weights import (
     bounded_ubatch,
     compute_bytes,
     graph_shape_of,
+    most_outputs,
     output_bytes,
     selecting_bytes,
     weights_of,
 )
-from offload.speed.cost_model import HOST_FACTORS, attention_bytes, attention_works, prompt_operations
+from offload.speed.cost_model import HOST_FACTORS, TYPICAL_TURN, attention_bytes, attention_works, prompt_operations
 from offload.speed.type_costs import DEFAULT_LAYOUT, NO_WORK, WeightLayout, copy_bytes, in_layout, summed, type_of
 from quantizer.convert.source_model import model_shape
 from quantizer.gguf.header import Header, TensorInfo
@@ -60,7 +61,8 @@ ENGINE_BYTES = 150 << 20  # of the engine's process: Python, libraries, vocabula
 _FLOAT_BYTES = 4
 DEFAULT_N_UBATCH = 512  # tokens computed at once
 DEFAULT_DEPTH = 512  # tokens before the one whose speed is predicted
-DEFAULT_N_PROMPT = 2048  # tokens of the prompt whose speed is predicted
+DEFAULT_N_PROMPT = TYPICAL_TURN.n_prompt  # tokens of the prompt whose speed is predicted
+_MOST_UBATCH = 2048
 _F16 = KvTypes()
 
 
@@ -68,14 +70,16 @@ _F16 = KvTypes()
 class RunConfig:
     """The configuration of a run. All sequences share `n_cells`, and `n_sequences` of them are served at once. `depth`
     is the number of tokens before the one whose speed is predicted, `n_prompt` the length of the prompt whose speed is
-    predicted; `layout` says which weights the processor repacks. Only a request for a plan leaves `n_ctx` or `n_cells`
-    open with 0, or has `gpu_layers`: layers by GPU name, the output counted as one; None leaves them to the planner."""
+    predicted; `layout` says which weights the processor repacks. At most `n_outputs` tokens of a step have logits, 0 is
+    no limit. Only a request for a plan leaves `n_ctx` or `n_cells` open with 0, or has `gpu_layers`: layers by GPU
+    name, the output counted as one; None leaves them to the planner."""
 
     n_ctx: int = 0
     n_cells: int = 0
     kv_types: KvTypes = _F16
     n_sequences: int = 1
     n_ubatch: int = DEFAULT_N_UBATCH
+    n_outputs: int = 0
     depth: int = DEFAULT_DEPTH
     n_prompt: int = DEFAULT_N_PROMPT
     is_fused: bool = True
@@ -91,8 +95,10 @@ class ModelProfile:
     """One model under one configuration. `layers` end with the output; layers that only predict count, as in llama.cpp.
     `input_bytes` always lie with the processor; `tied_bytes` lie a second time on the device of the output, which takes
     `compute_bytes`; every other device that has a layer takes `inner_compute_bytes`, for it makes no logits. GPUs whose
-    cache lies with the processor do not attend: they take at most `unattending_bytes`. `prompt_operations` are what a
-    processor that has all layers computes for a token in the middle of a prompt, by kind."""
+    cache lies with the processor do not attend: they take at most `unattending_bytes`. A GPU that computes prompts with
+    weights of the processor's memory holds a copy of `fetched_bytes` at most, of `fetched_output_bytes` where the
+    output lies there, and of a layer's `fetched_cache_bytes`. `prompt_operations` are what a processor that has all
+    layers computes for a token in the middle of a prompt, by kind."""
 
     layers: tuple[Layer, ...]
     input_bytes: int
@@ -105,6 +111,9 @@ class ModelProfile:
     is_exact: bool
     run_config: RunConfig
     prompt_operations: Mapping[str, float] = field(default_factory=dict)
+    fetched_bytes: int = 0
+    fetched_output_bytes: int = 0
+    fetched_cache_bytes: int = 0
     extras: tuple[AuxiliaryUsage, ...] = ()
 
     @property
@@ -124,6 +133,16 @@ class ModelProfile:
     def beside_host_bytes(self) -> int:
         """Bytes of auxiliary models that are the processor's wherever the layers go."""
         return sum(extra.host_bytes for extra in self.extras)
+
+    def fetching_compute_bytes(self, *, has_layers: bool, has_output: bool, has_cache_on_host: bool) -> int:
+        """Return the compute buffers of a GPU that computes prompts with weights of the processor's memory. Without
+        layers of its own it computes the logits of a step with many of them, too."""
+        own = self.compute_bytes if has_output or not has_layers else self.inner_compute_bytes
+        inner, cache_bytes = self.inner_compute_bytes, self.fetched_cache_bytes
+        if has_cache_on_host:
+            own, inner, cache_bytes = min(own, self.unattending_bytes), min(inner, self.unattending_bytes), 0
+        layers_bytes = inner + max(self.fetched_bytes, cache_bytes)
+        return max(own if has_layers else own + self.fetched_output_bytes, layers_bytes)
 
     @property
     def total_bytes(self) -> int:
@@ -163,7 +182,14 @@ def profile_of(
         )
         for layer, n_kept, n_read, work in zip(weights.layers, kept, read, attending, strict=True)
     ]
-    computing = partial(compute_bytes, shape, cells.n_full, n_ubatch=n_ubatch, is_fused=run_config.is_fused)
+    computing = partial(
+        compute_bytes,
+        shape,
+        cells.n_full,
+        n_ubatch=n_ubatch,
+        n_outputs=run_config.n_outputs,
+        is_fused=run_config.is_fused,
+    )
     n_prompt = min(run_config.n_prompt, run_config.n_ctx or run_config.n_prompt)
     inputs_bytes = shape.n_embd * n_ubatch * _FLOAT_BYTES
     return ModelProfile(
@@ -178,6 +204,9 @@ def profile_of(
         is_exact=caches.is_complete,
         run_config=run_config,
         prompt_operations=_prompt_operations(header, weights, caches, n_prompt / 2, run_config),
+        fetched_bytes=max((layer.largest_bytes for layer in layers), default=0),
+        fetched_output_bytes=weights.output.largest_bytes,
+        fetched_cache_bytes=max(kept, default=0),
     )
 
 
@@ -261,6 +290,20 @@ class PlannedModel:
     def min_ubatch(self) -> int:
         """The smallest micro-batch that takes a picture whole; 0 where none has to be."""
         return self.auxiliary.projector.min_ubatch if self.auxiliary.projector else 0
+
+    @property
+    def max_ubatch(self) -> int:
+        """The largest micro-batch that may be chosen: a draft model, or a head that reads the model's hidden states,
+        takes the same one, and gains nothing."""
+        has_draft = self.auxiliary.draft is not None or self.auxiliary.has_mtp_layer
+        return DEFAULT_N_UBATCH if has_draft else _MOST_UBATCH
+
+    def most_outputs(self, n_sequences: int) -> int:
+        """Return how many tokens of a step may have logits where memory is planned; 0, no limit, beside heads, which
+        read the hidden states of every token, and of models without answers."""
+        n_vocab = graph_shape_of(self.header).n_logits
+        has_draft = self.auxiliary.draft is not None or self.auxiliary.has_mtp_layer
+        return 0 if has_draft or not n_vocab else most_outputs(n_vocab, n_sequences)
 
     def bounded_ubatch(self, run_config: RunConfig) -> int:
         """Return the micro-batch of `run_config`, or one whose attention scores take less memory; a picture that is

@@ -57,7 +57,8 @@ class Layer:
     `movable_bytes` of the weights, and what a token reads of them, can stay with the processor when the rest goes to a
     GPU: experts, or a dense feed-forward. `read_bytes` are weights, `cache_read_bytes` what attention reads behind so
     many tokens. `unpacking_bytes` and `attention_bytes` are what a processor could read meanwhile. `weights` are what a
-    token is multiplied with, by kind, and `movable_weights` those of them that can stay."""
+    token is multiplied with, by kind, and `movable_weights` those of them that can stay. `largest_bytes` is its largest
+    tensor, a copy of which a GPU holds while it computes with weights of the processor's memory."""
 
     weight_bytes: int = 0
     read_bytes: int = 0
@@ -72,6 +73,7 @@ class Layer:
     attention: TypeWork = NO_WORK
     weights: Weights = field(default_factory=dict)
     movable_weights: Weights = field(default_factory=dict)
+    largest_bytes: int = 0
 
     @property
     def work_bytes(self) -> float:
@@ -122,6 +124,7 @@ def weights_of(header: Header, tensors: Sequence[TensorInfo], *, has_mtp_layer: 
             operations=output.operations + _OPERATIONS_PER_WEIGHT * sum(tensor.n_elements for tensor in embeddings),
             unpacking_bytes=output.unpacking_bytes + sum(unpacking_bytes(tensor) for tensor in embeddings),
             weights=summed(output.weights, weights_by_kind((tensor, 1.0) for tensor in embeddings)),
+            largest_bytes=max([output.largest_bytes, *(_padded(tensor.n_bytes) for tensor in embeddings)]),
         )
     groups = tuple(_alike(layers, header, has_experts))
     return WeightTable(_group(inputs, header, has_experts), groups, output, tied_bytes, has_experts)
@@ -142,13 +145,13 @@ def _n_active(tensor: TensorInfo, n_read: int) -> int:
 
 
 def _group(tensors: Iterable[TensorInfo], header: Header, has_experts: bool) -> Layer:
-    weight_bytes = read = movable = movable_read = n_active = 0
+    weight_bytes = read = movable = movable_read = n_active = largest = 0
     unpacking = movable_unpacking = 0.0
     shares: list[tuple[TensorInfo, float]] = []
     movable_shares: list[tuple[TensorInfo, float]] = []
     for tensor in tensors:
         size, n_read = _padded(tensor.n_bytes), _bytes_read(tensor, header)
-        weight_bytes, read = weight_bytes + size, read + n_read
+        weight_bytes, read, largest = weight_bytes + size, read + n_read, max(largest, size)
         n_active += _n_active(tensor, n_read)
         unpacked = unpacking_bytes(tensor, n_read / tensor.n_bytes)
         unpacking += unpacked
@@ -167,6 +170,7 @@ def _group(tensors: Iterable[TensorInfo], header: Header, has_experts: bool) -> 
         movable_unpacking_bytes=movable_unpacking,
         weights=weights_by_kind(shares),
         movable_weights=weights_by_kind(movable_shares),
+        largest_bytes=largest,
     )
 
 
@@ -242,15 +246,17 @@ def compute_bytes(
     n_cells: int,
     *,
     n_ubatch: int = 512,
+    n_outputs: int = 0,
     is_fused: bool = True,
     has_output: bool = True,
     has_attention: bool = True,
 ) -> int:
-    """Return the bytes that a pass of `n_ubatch` tokens over a cache of `n_cells` takes, within 15 %.
-    A device that has layers and not the output makes no logits; one whose cache is the processor's does not attend."""
+    """Return the bytes that a pass of `n_ubatch` tokens, at most `n_outputs` of them with logits (0: all), over a cache
+    of `n_cells` takes, within 15 %. A device that has layers and not the output makes no logits; one whose cache is the
+    processor's does not attend."""
     n_cells = n_cells if shape.n_logits else n_ubatch
     mask = shape.n_masks * n_cells * (0.5 if is_fused else 1.0) if shape.has_attention else 0.0
-    logits = shape.n_logits + 2 * shape.n_embd if has_output else 0
+    logits = shape.n_logits * min(1.0, (n_outputs or n_ubatch) / n_ubatch) + 2 * shape.n_embd if has_output else 0
     if shape.candidates_width:  # blocks of two places are reserved, of which the second has candidates and a row
         logits += (shape.candidates_width + shape.n_embd) // 2
     convolution = mask + (2 * shape.n_taps + 8) * shape.n_embd if shape.n_taps else 0.0
@@ -275,6 +281,17 @@ def bounded_ubatch(shape: GraphShape, n_cells: int, n_ubatch: int, *, is_fused: 
     while n_ubatch // 2 >= _LEAST_UBATCH and score_bytes * n_ubatch > _MOST_SCORE_BYTES:
         n_ubatch //= 2
     return n_ubatch
+
+
+SCORED_BYTES = 64 << 20  # of the logits of scored prompts in one step, which llama.cpp never gives back
+DRAFT_ROWS = 64  # that the answers of one step verify together
+
+
+def most_outputs(n_vocab: int, n_sequences: int) -> int:
+    """Return how many tokens of one step may have logits: one for each answer, those of drafts and of scored prompts.
+    Without a limit llama.cpp reserves logits for a whole micro-batch: 1 GiB for 2,048 tokens of a vocabulary of
+    128,256."""
+    return n_sequences + DRAFT_ROWS + max(1, SCORED_BYTES // (_FLOAT_BYTES * max(1, n_vocab)))
 
 
 def output_bytes(shape: GraphShape, n_sequences: int) -> int:

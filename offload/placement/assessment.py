@@ -1,9 +1,9 @@
 """The assessment of a model on a machine: does it fit, how fast is it, and how fast would it be with enough memory.
 Pure.
 
-Owns the fit level, a placement that the user chose, and the choice between the requested run configuration and smaller
-ones: what is reduced, in which order, and for what gain. Independent of words, and of remedies that cost the user
-something.
+Owns the fit level, a placement that the user chose, and the choice between the requested run configuration and others:
+smaller caches, larger and smaller micro-batches, attention fused or not, each with the placement of the fastest typical
+turn. Independent of words, and of remedies that cost the user something.
 """
 
 from __future__ import annotations
@@ -22,11 +22,13 @@ from offload.placement.search import (
     curve,
     decode_work,
     margin_bytes,
+    n_at_once,
     overfull,
     place,
     prefill_work,
+    with_prompts,
 )
-from offload.speed.cost_model import Rates, decode_s, prefill_s
+from offload.speed.cost_model import TYPICAL_TURN, Rates, decode_s, prefill_s
 from quantizer.system.errors import UsageError
 
 _SAME_SPEED = 0.97  # a plan this near to the best is not called partial
@@ -62,7 +64,9 @@ class Assessment:
     """`speed` is None where a device in use has an unknown bandwidth, or where the model does not run. `placement` is
     None where none fits. A manual one may not fit either: the verdict is then WONT_RUN, and shares and speed are those
     with enough memory. `best` is the placement with enough memory, `best_tps` its speed; `curve` has the speeds with 0,
-    1, 2 … layers on the fastest GPU. Speeds are missing where a usable GPU has no known bandwidth."""
+    1, 2 … layers on the fastest GPU. Speeds are missing where a usable GPU has no known bandwidth. `runner_up` is the
+    next best of the choice, with other layers on GPUs, micro-batches or another device for prompts; None where nothing
+    was weighed."""
 
     verdict: FitLevel
     profile: ModelProfile
@@ -74,6 +78,24 @@ class Assessment:
     best_tps: float | None = None
     curve: tuple[float, ...] = ()
     is_manual: bool = False
+    runner_up: Assessment | None = None
+
+    @property
+    def turn_s(self) -> float | None:
+        """The seconds of a typical turn; None where the speed is unknown."""
+        if self.placement is None or self.speed is None:
+            return None
+        turn = TYPICAL_TURN.within(self.profile.run_config.n_ctx)
+        return turn.seconds(1 / self.speed.prefill_tps, 1 / self.speed.decode_tps)
+
+    @property
+    def fetched_bytes(self) -> int:
+        """The weights that a GPU fetches for each micro-batch of a prompt; 0 where the processor computes with them."""
+        if self.placement is None or not self.placement.prompt_gpu:
+            return 0
+        (host,) = (share for share in self.shares if share.device.name == self.machine.host.name)
+        output_bytes = self.profile.layers[-1].weight_bytes if host.has_output else 0
+        return host.weight_bytes - self.profile.input_bytes - output_bytes
 
     @property
     def decode_tps(self) -> float | None:
@@ -109,7 +131,7 @@ def assess(
         gpus = tuple(replace(gpu, free_bytes=_PLENTY_BYTES) for gpu in machine.gpus)
         best = place(profile, Machine(replace(machine.host, free_bytes=_PLENTY_BYTES), gpus), rates)
     assert best is not None
-    is_partial = best.token_s < _SAME_SPEED * placement.token_s
+    is_partial = best.token_s < _SAME_SPEED * placement.token_s  # smaller micro-batches leave all where it was
     verdict = FitLevel.PARTIAL if is_partial else _whole(shares, machine)
     found = Assessment(
         verdict=FitLevel.WONT_RUN if is_manual and overfull(shares, machine) else verdict,
@@ -123,7 +145,9 @@ def assess(
     in_use = {share.device.name for share in shares if share.read_bytes}
     if not in_use <= rates.known:
         return found
-    found = replace(found, speed=_speed(profile, machine, rates, placement, shares))
+    token_s = decode_s(decode_work(shares, placement), rates)
+    prompt_s = prefill_s(prefill_work(profile, shares, placement), rates, machine.host.name, n_at_once(profile))
+    found = replace(found, speed=Speed(1 / token_s, 1 / prompt_s, DEFAULT_N_PROMPT * prompt_s + token_s))
     if not {name for name, count in zip(best.gpus, best.gpu_layers, strict=True) if count} <= rates.known:
         return found
     steps_s = curve(profile, machine, rates)
@@ -149,7 +173,7 @@ def _place_manually(profile: ModelProfile, machine: Machine, rates: Rates, gpu_l
     placement = Placement(
         gpus=tuple(gpu.name for gpu in used), gpu_layers=counts, n_split=0, n_crossings=n_devices - 1, token_s=0.0
     )
-    return replace(placement, token_s=decode_s(decode_work(allocate(profile, machine, placement), placement), rates))
+    return with_prompts(profile, machine, rates, placement)
 
 
 def _whole(shares: tuple[Share, ...], machine: Machine) -> FitLevel:
@@ -163,75 +187,90 @@ def _whole(shares: tuple[Share, ...], machine: Machine) -> FitLevel:
     return FitLevel.FITS
 
 
-def _speed(
-    profile: ModelProfile, machine: Machine, rates: Rates, placement: Placement, shares: tuple[Share, ...]
-) -> Speed:
-    n_ubatch, n_prompt = profile.run_config.n_ubatch, DEFAULT_N_PROMPT
-    token_s = decode_s(decode_work(shares, placement), rates)
-    prompt_s = prefill_s(prefill_work(profile, shares, placement), rates, machine.host.name, n_ubatch)
-    return Speed(1 / token_s, 1 / prompt_s, n_prompt * prompt_s + token_s)
-
-
-_SMALLER_UBATCHES = (256, 128)
+_LARGER_UBATCHES, _SMALLER_UBATCHES = (2048, 1024), (256, 128)
 _EQUAL = 1 + 1e-9
 
 
 def choose(
     model: PlannedModel, wanted: RunConfig, machine: Machine, rates: Rates, gpu_layers: Mapping[str, int] | None = None
 ) -> Assessment:
-    """Return the assessment of `model` under the `wanted` configuration, or under the first that helps more.
+    """Return the assessment of `model` under the `wanted` configuration, or under another with a faster typical turn.
 
-    Cells beyond one context, which only save computing prefixes again, are dropped first, for any gain. Attention is
-    not fused where that is faster, as on processors. Smaller micro-batches, which slow prompts down, and fused
-    attention where it was not wanted, only count where the model then lies in the fastest memory, or runs at all: with
-    more memory a plan is never slower.
+    Layers, parts that stay with the processor, cells, the micro-batch and whether attention is fused are one choice.
+    Each micro-batch fetches the processor's weights once, so larger ones make prompts faster and leave less memory for
+    layers; they are tried where a GPU fetches, and elsewhere change little. Cells beyond one context, which only save
+    computing prefixes again, are dropped for any gain. On a processor alone micro-batches are those that were measured,
+    smaller ones only where the model runs at all by them. The type of the cache changes answers, and is never chosen.
 
     With `gpu_layers` on GPUs the first that fits is taken; the smallest where none does. Raises UsageError for
     impossible layers.
     """
     found = assess(model.profile(wanted), machine, rates, gpu_layers=gpu_layers)
-    for run_config in _smaller(wanted, model.min_ubatch):
-        if found.is_manual and found.verdict is not FitLevel.WONT_RUN:
+    others: list[Assessment] = []
+    for run_config in _others(model, wanted, machine):
+        if found.is_manual and found.verdict is not FitLevel.WONT_RUN and not _fetches(found):
             break
         if not found.is_manual and found.verdict is FitLevel.FITS and _is_fastest(found):
             break
         other = assess(model.profile(run_config), machine, rates, found.best, gpu_layers)
+        if run_config.n_ubatch > wanted.n_ubatch and not _fetches(other):
+            continue
         if _is_better(other, found, wanted):
-            found = other
-    return found
+            found, other = other, found
+        others.append(other)
+    different = (other for other in others if other.placement is not None and _what(other) != _what(found))
+    return replace(found, runner_up=min(different, key=_rank, default=None))
 
 
-def _smaller(wanted: RunConfig, min_ubatch: int) -> Iterator[RunConfig]:
-    smaller = replace(wanted, n_cells=wanted.n_ctx)
-    if smaller != wanted:
-        yield smaller
-    if wanted.is_fused and not wanted.kv_types.needs_flash_attention:
-        yield replace(smaller, is_fused=False)
-    for n_ubatch in _SMALLER_UBATCHES:
-        if min_ubatch <= n_ubatch < wanted.n_ubatch:
-            yield replace(smaller, n_ubatch=n_ubatch)
-    if not wanted.is_fused:
-        yield replace(smaller, is_fused=True)
+def _what(found: Assessment) -> tuple[object, ...]:
+    """Return what distinguishes a choice: sizes of the cache alone do not."""
+    at = found.placement
+    assert at is not None
+    layers = tuple((name, count) for name, count in zip(at.gpus, at.gpu_layers, strict=True) if count)
+    n_split = at.n_split if layers else 0
+    return layers, n_split, at.has_cache_on_host, at.prompt_gpu, found.profile.run_config.n_ubatch
+
+
+def _others(model: PlannedModel, wanted: RunConfig, machine: Machine) -> Iterator[RunConfig]:
+    """Yield the configurations beside `wanted`, those first that cost less."""
+    attention = [wanted.is_fused] if wanted.kv_types.needs_flash_attention else [wanted.is_fused, not wanted.is_fused]
+    larger = [n for n in _LARGER_UBATCHES if machine.gpus and wanted.n_ubatch < n <= model.max_ubatch]
+    smaller = [n for n in _SMALLER_UBATCHES if model.min_ubatch <= n < wanted.n_ubatch]
+    for is_fused in attention:
+        for n_cells in dict.fromkeys((wanted.n_cells, wanted.n_ctx)):
+            for n_ubatch in (wanted.n_ubatch, *larger, *(smaller if n_cells == wanted.n_ctx else ())):
+                run_config = replace(wanted, n_cells=n_cells, is_fused=is_fused, n_ubatch=n_ubatch)
+                if run_config == wanted or (n_ubatch in larger and model.bounded_ubatch(run_config) != n_ubatch):
+                    continue
+                yield run_config
+
+
+def _fetches(found: Assessment) -> bool:
+    return found.placement is not None and bool(found.placement.prompt_gpu)
 
 
 def _is_better(other: Assessment, found: Assessment, wanted: RunConfig) -> bool:
     run_config = other.profile.run_config
     if found.is_manual:
-        return other.verdict is not FitLevel.WONT_RUN or other.profile.total_bytes < found.profile.total_bytes
-    is_fused = wanted.is_fused and run_config.is_fused
-    is_free = run_config == replace(wanted, n_cells=run_config.n_cells, is_fused=is_fused)
-    return (is_free or found.placement is None or _is_fastest(other)) and _rank(other) < _rank(found)
+        if found.verdict is FitLevel.WONT_RUN:
+            return other.verdict is not FitLevel.WONT_RUN or other.profile.total_bytes < found.profile.total_bytes
+        return other.verdict is not FitLevel.WONT_RUN and _rank(other) < _rank(found)
+    is_kept = run_config.n_ubatch == wanted.n_ubatch and wanted.is_fused >= run_config.is_fused
+    is_free = is_kept or bool(other.machine.gpus)
+    return (is_free or found.placement is None) and _rank(other) < _rank(found)
 
 
 def _is_fastest(found: Assessment) -> bool:
     # more memory would not make it faster
     if found.placement is None or found.best is None:
         return False
-    return found.placement.token_s <= found.best.token_s * _EQUAL
+    return found.placement.turn_s <= found.best.turn_s * _EQUAL
 
 
 def _rank(found: Assessment) -> tuple[bool, float, int]:
-    # best first: it runs, it is fast, it has memory to spare; of what does not run, the smallest
+    # Best first: it runs, its turn is fast, it has memory to spare, for which it may be a little slower; of what does
+    # not run, the smallest.
     if found.placement is None:
         return True, found.profile.total_bytes, 0
-    return False, found.placement.token_s, found.verdict.rank
+    turn_s = found.placement.turn_s
+    return False, turn_s / _SAME_SPEED if found.verdict is FitLevel.TIGHT else turn_s, found.verdict.rank

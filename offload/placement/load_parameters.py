@@ -32,11 +32,13 @@ class LoadMode(StrEnum):
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LoadParameters:
     """`devices` are names in llama.cpp's order, the first has the earliest layers; `tensor_split` is layers for each.
+    With `op_offload` they may compute with the processor's weights; where one `fetches_weights`, the first of them does
+    for prompts.
 
     Tensors whose names match `host_pattern` stay with the processor; it is empty where none do. Unless `offload_kqv`
-    the cache and the attention over it are the processor's, of layers on GPUs too. `n_ubatch` and `flash_attention` are
-    what compute buffers were counted for. `n_threads` 0 leaves them to what was measured; 1 is enough where no layer
-    is computed by the processor.
+    the cache and the attention over it are the processor's, of layers on GPUs too. `n_ubatch`, `n_outputs` (the most
+    tokens of a step that have logits, 0: all) and `flash_attention` are what compute buffers were counted for.
+    `n_threads` 0 leaves them to what was measured; 1 is enough where no layer is computed by the processor.
     """
 
     n_gpu_layers: int = 0
@@ -44,7 +46,10 @@ class LoadParameters:
     tensor_split: tuple[int, ...] = ()
     host_pattern: str = ""
     offload_kqv: bool = True
+    op_offload: bool = True
+    fetches_weights: bool = False
     n_ubatch: int = 512
+    n_outputs: int = 0
     flash_attention: bool = False
     load_mode: LoadMode = LoadMode.AUTO
     n_threads: int = 0
@@ -57,9 +62,12 @@ def load_parameters(profile: ModelProfile, machine: Machine, placement: Placemen
     """Return the parameters that make llama.cpp place the layers of `profile` so."""
     used = [(name, count) for name, count in zip(placement.gpus, placement.gpu_layers, strict=True) if count]
     used.reverse()  # a placement begins with the last layers
+    if placement.prompt_gpu and not used:
+        used = [(placement.prompt_gpu, 0)]
     split = [str(index) for index in range(len(profile.layers) - placement.n_on_gpus, placement.n_split)]
     movable = _EXPERTS if profile.has_experts else _FEED_FORWARD
     host_pattern = rf"^blk\.({'|'.join(split)})\.{movable}" if split else ""
+    n_outputs = profile.run_config.n_outputs
     has_host_work = placement.n_on_gpus < len(profile.layers) or bool(placement.n_split) or placement.has_cache_on_host
     return LoadParameters(
         n_gpu_layers=placement.n_on_gpus,
@@ -67,7 +75,10 @@ def load_parameters(profile: ModelProfile, machine: Machine, placement: Placemen
         tensor_split=tuple(count for _, count in used),
         host_pattern=host_pattern,
         offload_kqv=not placement.has_cache_on_host,
+        op_offload=bool(placement.prompt_gpu) or not (used and has_host_work),
+        fetches_weights=bool(placement.prompt_gpu),
         n_ubatch=profile.run_config.n_ubatch,
+        n_outputs=n_outputs if n_outputs < profile.run_config.n_ubatch else 0,
         flash_attention=profile.run_config.is_fused,
         load_mode=LoadMode.NONE if host_pattern else _load_mode(profile, machine, placement),
         n_threads=0 if has_host_work else 1,
@@ -82,8 +93,7 @@ def _load_mode(profile: ModelProfile, machine: Machine, placement: Placement) ->
     on_host = sum(share.n_bytes for share in allocate(profile, machine, placement) if share.device.shares_host)
     if is_read and machine.host.free_bytes - on_host < 2 * margin_bytes(machine.host):
         return LoadMode.MMAP_MLOCK
-    used = {name for name, count in zip(placement.gpus, placement.gpu_layers, strict=True) if count}
-    fetches = any(gpu.name in used and not (gpu.shares_host or gpu.is_remote) for gpu in machine.gpus)
+    fetches = any(gpu.name == placement.prompt_gpu and not gpu.shares_host for gpu in machine.gpus)
     return LoadMode.NONE if is_read and fetches else LoadMode.AUTO
 
 
@@ -114,7 +124,8 @@ class ExcessUsage:
 def excess_usage(shares: Sequence[Share], held: Mapping[str, DeviceUsage]) -> ExcessUsage:
     """Return the bytes taken beyond `shares`, by device name.
     The processor's weights are unknown: llama.cpp logs the whole of a mapped file, wherever its layers went."""
-    on_gpus = [held[share.device.name].n_bytes - share.n_bytes for share in _on_gpus(shares)]
+    used = [share for share in shares if share.n_bytes and share.device.kind is not DeviceKind.CPU]
+    on_gpus = [held[share.device.name].n_bytes - share.n_bytes for share in used]
     (host,) = (share for share in shares if share.device.kind is DeviceKind.CPU)
     kept = held[host.device.name]
     on_host = kept.cache_bytes + kept.compute_bytes - host.cache_bytes - host.compute_bytes

@@ -1,9 +1,12 @@
-"""The search for a placement: of all that fit, the one with the fastest answers; and the bytes and work of each device
-under a placement. Pure.
+"""The search for a placement: of all that fit, the one with the fastest typical turn, prompt and answer together; and
+the bytes and work of each device under a placement. Pure.
 
 The last layers go to GPUs, the output first; of layers there, the experts (or the feed-forward of a dense model) may
 stay with the processor, those of the first ones first, and so may the cache of all. For every order of GPUs, with the
-cache on GPUs and on the host, all numbers of such layers and of layers on GPUs are tried.
+cache on GPUs and on the host, all numbers of such layers and of layers on GPUs are tried. Prompts of what stays with
+the processor are computed there, or by a GPU that fetches the weights for each micro-batch: the first of llama.cpp's
+list, even one without a layer, where it has room for what it fetches. Source: `ggml_backend_sched_backend_id_from_cur`
+in ggml/src/ggml-backend.cpp, and `make_cpu_buft_list` in src/llama-model.cpp, as vendored in llama-cpp-python 0.3.36.
 """
 
 from __future__ import annotations
@@ -19,13 +22,30 @@ from numpy.typing import NDArray
 from offload.devices.machine import Device, DeviceKind, Machine
 from offload.footprint.model import DEFAULT_RUN, ModelProfile, RunConfig
 from offload.footprint.weights import Layer
-from offload.speed.cost_model import Rates, Work, reading_by_device
+from offload.speed.cost_model import (
+    ATTENTION,
+    ELEMENTS,
+    FUSED_ATTENTION,
+    TYPICAL_TURN,
+    Rates,
+    Turn,
+    Work,
+    decode_s,
+    gpu_operations_s,
+    host_products_s,
+    operations_of,
+    prefill_s,
+    reading_by_device,
+)
 from offload.speed.type_costs import AS_IN_FILE, NO_WORK, TypeWork, Weights, bytes_of, in_layout, summed, without
 
 _MARGIN_SHARE, _LEAST_MARGIN_BYTES, _MOST_MARGIN_BYTES = 0.04, 256 << 20, 1 << 30
 _HOST_MARGIN_BYTES = 512 << 20
 _CROSSINGS_OF_A_MOVED_PART = 2  # to what stayed with the processor, and back
 _MOST_GPUS_IN_ANY_CHOICE = 3
+_ATTENTION = (ATTENTION, FUSED_ATTENTION)
+_BESIDE_PRODUCTS = (*_ATTENTION, ELEMENTS)
+_ROUNDED_BYTES = 1.0  # what is left of sums and differences of all layers
 
 Bytes = NDArray[np.float64]
 Counts = NDArray[np.int64]
@@ -37,7 +57,9 @@ class Placement:
     """`gpu_layers` by GPU in the order of `gpus`, the output counted as one; the rest is the processor's. `gpus` are
     names; the first takes the last layers, the next those before. The layers before `n_split` keep their movable part
     with the processor even when they are on a GPU, and where it `has_cache_on_host` all of them their cache. A token
-    crosses between devices `n_crossings` times and takes `token_s`."""
+    crosses between devices `n_crossings` times and takes `token_s`; one of a prompt takes `prompt_s`, and a typical
+    turn `turn_s`. `prompt_gpu` computes prompts with the processor's weights too, and is one of `gpus`, which has no
+    layers where no other has any; it is empty where the processor computes them."""
 
     gpus: tuple[str, ...]
     gpu_layers: tuple[int, ...]
@@ -45,6 +67,9 @@ class Placement:
     n_crossings: int
     token_s: float
     has_cache_on_host: bool = False
+    prompt_s: float = 0.0
+    turn_s: float = 0.0
+    prompt_gpu: str = ""
 
     @property
     def n_on_gpus(self) -> int:  # the output counted
@@ -58,7 +83,8 @@ ALL_ON_HOST = Placement(gpus=(), gpu_layers=(), n_split=0, n_crossings=0, token_
 class _Tables:
     """For every number of split layers (rows) and of layers on GPUs (columns): bytes there, read there, left behind.
     `host_s` is what the processor takes for what it keeps; `n_split` counts the layers on GPUs that are split, and
-    `n_moved` what stays behind of layers there."""
+    `n_moved` what stays behind of layers there. Of a token of a prompt: the weights of GPUs and of the processor, the
+    cache that is fetched with those, the operations of each, what they take, and attention on the processor."""
 
     has_cache_on_host: bool
     on_gpu: Bytes
@@ -67,6 +93,13 @@ class _Tables:
     host_s: Bytes
     n_split: Bytes
     n_moved: Bytes
+    weights_on_gpu: Bytes
+    weights_on_host: Bytes
+    fetched: Bytes
+    host_operations: Bytes
+    host_prompt_s: Bytes
+    host_attending_s: Bytes
+    gpu_prompt_s: Mapping[str, Bytes]  # by GPU
 
 
 def margin_bytes(device: Device) -> int:
@@ -77,17 +110,71 @@ def margin_bytes(device: Device) -> int:
 
 
 def place(profile: ModelProfile, machine: Machine, rates: Rates) -> Placement | None:
-    """Return the fastest placement that fits into free memory less the margins, None where none does."""
-    orders = _orders(machine.gpus, rates)
-    host_s = _host_seconds(profile, machine, rates)
-    places = (False, True) if machine.gpus else (False,)
-    found = [
-        _best(profile, machine, rates, tables, order)
-        for tables in (_tables(profile, host_s, has_cache_on_host=is_there) for is_there in places)
-        for order in orders
-        if order or not tables.has_cache_on_host
-    ]
-    return min((placement for placement in found if placement), key=lambda placement: placement.token_s, default=None)
+    """Return the placement with the fastest turn that fits into free memory less the margins, None where none does."""
+    found = []
+    for is_packed, orders in _orders_by_layout(machine, rates).items():
+        ours = profile if is_packed else replace(profile, run_config=_plain(profile.run_config))
+        host_s = _host_seconds(ours, machine, rates)
+        for has_cache_on_host in (False, True):
+            orders_here = [order for order in orders if order or not has_cache_on_host]
+            if orders_here:
+                tables = _tables(ours, host_s, machine, rates, has_cache_on_host=has_cache_on_host)
+                found += [_best(ours, machine, rates, tables, order) for order in orders_here]
+    return min((placement for placement in found if placement), key=lambda placement: placement.turn_s, default=None)
+
+
+def _orders_by_layout(machine: Machine, rates: Rates) -> dict[bool, list[tuple[Device, ...]]]:
+    """Return the orders of GPUs, by whether the processor's weights may be repacked beside them."""
+    found: dict[bool, list[tuple[Device, ...]]] = {}
+    for order in _orders(machine.gpus, rates):
+        found.setdefault(not any(map(_has_host_memory, order)), []).append(order)
+    return found
+
+
+def _has_host_memory(gpu: Device) -> bool:
+    """Return whether llama.cpp puts the processor's weights into memory that `gpu` fetches from, as the file has them:
+    it comes before the buffers of repacked weights."""
+    return gpu.kind is DeviceKind.GPU and not gpu.is_remote
+
+
+def _plain(run_config: RunConfig) -> RunConfig:
+    return replace(run_config, layout=replace(run_config.layout, is_repacked=False))
+
+
+def with_prompts(profile: ModelProfile, machine: Machine, rates: Rates, placement: Placement) -> Placement:
+    """Return `placement` with its seconds, and with prompts where they are computed faster: by the processor, or by the
+    GPU that llama.cpp takes for it. A GPU without layers needs room for what it fetches."""
+    if placement.n_on_gpus:
+        lent = [replace(placement, prompt_gpu=name) for name in (_lender(placement, machine),) if name]
+    else:
+        alone = [replace(placement, gpus=(gpu.name,), gpu_layers=(0,), prompt_gpu=gpu.name) for gpu in machine.gpus]
+        lent = [each for gpu, each in zip(machine.gpus, alone, strict=True) if not gpu.is_remote]
+        lent = [each for each in lent if not overfull(allocate(profile, machine, each), machine)]
+    timed = []
+    for each in (replace(placement, prompt_gpu=""), *lent):
+        shares = allocate(profile, machine, each)
+        token_s = decode_s(decode_work(shares, each), rates)
+        prompt_s = prefill_s(prefill_work(profile, shares, each), rates, machine.host.name, n_at_once(profile))
+        turn_s = _turn(profile).seconds(prompt_s, token_s)
+        timed.append(replace(each, token_s=token_s, prompt_s=prompt_s, turn_s=turn_s))
+    return min(timed, key=lambda each: each.turn_s)
+
+
+def _lender(placement: Placement, machine: Machine) -> str:
+    """Return the GPU of `placement` that llama.cpp takes for prompts of the processor's layers, "" without one: the one
+    that it lists first, which has the earliest layers. GPUs of other machines fetch nothing."""
+    is_remote = {gpu.name: gpu.is_remote for gpu in machine.gpus}
+    used = [name for name, count in zip(placement.gpus, placement.gpu_layers, strict=True) if count]
+    return next((name for name in reversed(used) if not is_remote[name]), "")
+
+
+def _turn(profile: ModelProfile) -> Turn:
+    return TYPICAL_TURN.within(profile.run_config.n_ctx)
+
+
+def n_at_once(profile: ModelProfile) -> int:
+    """Return how many tokens of a typical prompt are computed at once."""
+    return min(profile.run_config.n_ubatch, _turn(profile).n_prompt)
 
 
 def _orders(gpus: Sequence[Device], rates: Rates) -> list[tuple[Device, ...]]:
@@ -113,7 +200,7 @@ def _orders(gpus: Sequence[Device], rates: Rates) -> list[tuple[Device, ...]]:
 
 def curve(profile: ModelProfile, machine: Machine, rates: Rates) -> tuple[float, ...]:
     """Return the time per token with 0, 1, 2 … layers on the fastest GPU, as if they fitted."""
-    tables = _tables(profile, _host_seconds(profile, machine, rates), has_cache_on_host=False)
+    tables = _tables(profile, _host_seconds(profile, machine, rates), machine, rates, has_cache_on_host=False)
     gpu = min(machine.gpus, key=lambda device: rates.seconds_per_byte[device.name], default=None)
     if gpu is None:
         return (float(tables.host_s[0, 0]) + rates.overhead_s(len(profile.layers)),)
@@ -123,7 +210,9 @@ def curve(profile: ModelProfile, machine: Machine, rates: Rates) -> tuple[float,
     return tuple((reading_s + is_mixed * rates.crossing_s + rates.overhead_s(n_layers)).tolist())
 
 
-def _tables(profile: ModelProfile, host_s: _HostSeconds, *, has_cache_on_host: bool) -> _Tables:
+def _tables(
+    profile: ModelProfile, host_s: _HostSeconds, machine: Machine, rates: Rates, *, has_cache_on_host: bool
+) -> _Tables:
     layers = profile.layers
     n_rows = len(layers) if any(layer.movable_bytes for layer in layers) else 1  # the output has nothing to move
     backwards = layers[::-1]
@@ -150,7 +239,100 @@ def _tables(profile: ModelProfile, host_s: _HostSeconds, *, has_cache_on_host: b
     attending_s, working_s, movable_s = (column(values) for values in host_s)
     left_s = is_split * movable_s + attending_s * is_cached
     left_on_host_s = working_s.sum() - _summed(working_s - left_s)
-    return _Tables(has_cache_on_host, on_gpu, read_on_gpu, on_host, left_on_host_s, n_split, n_split + n_cached)
+
+    # Of a token of a prompt: what the processor has of all is what no GPU has, and of layers there what is split.
+    def left(whole: Bytes, moved: Bytes) -> Bytes:
+        on_gpus = _summed(whole - is_split * moved)
+        return float(whole.sum()) - on_gpus
+
+    is_inner = column([0.0, *[1.0] * (len(layers) - 1)])  # of a prompt only the last token has an output
+    weights, movable = (
+        column([getattr(layer, name) for layer in backwards]) for name in ("weight_bytes", "movable_bytes")
+    )
+    weights_on_gpu = _summed(weights - is_split * movable)
+    weights_on_gpu[:, 1:] += profile.tied_bytes
+    operations = column([layer.operations for layer in backwards])
+    moved_operations = column([_movable_operations(layer) for layer in backwards])
+    costs = _prompt_costs(profile, machine, rates)
+    shares = is_inner * operations / max((is_inner * operations).sum(), 1e-9)
+    moved_shares = shares * moved_operations / np.maximum(operations, 1e-9)
+    is_attending = (
+        shares * (column([layer.cache_bytes for layer in backwards]) > 0) if has_cache_on_host else 0 * shares
+    )
+    host_prompt_s = left(column(costs.host_s), column(costs.moved_host_s))
+    host_prompt_s = host_prompt_s + costs.elements_s * left(shares, moved_shares)
+    return _Tables(
+        has_cache_on_host,
+        on_gpu,
+        read_on_gpu,
+        on_host,
+        left_on_host_s,
+        n_split,
+        n_split + n_cached,
+        weights_on_gpu=weights_on_gpu,
+        weights_on_host=left(weights, movable),
+        fetched=left(is_inner * (weights + cache_read * (not has_cache_on_host)), movable),
+        host_operations=left(is_inner * operations, moved_operations),
+        host_prompt_s=host_prompt_s,
+        host_attending_s=costs.attention_s * (shares.sum() - _summed(shares - is_attending)),
+        gpu_prompt_s={
+            name: _summed(column(whole_s) - is_split * column(moved_s))
+            for name, (whole_s, moved_s) in costs.gpu_s.items()
+        },
+    )
+
+
+def _movable_operations(layer: Layer) -> float:
+    return layer.operations * (layer.movable_read_bytes / layer.read_bytes if layer.read_bytes else 0.0)
+
+
+@dataclass(frozen=True, slots=True)
+class _PromptCosts:
+    """Seconds for a token of a prompt, the last layer first: of products on the processor, of all and of what can be
+    split, and on each GPU; and of the whole model between products, and attending, on the processor."""
+
+    host_s: list[float]
+    moved_host_s: list[float]
+    gpu_s: dict[str, tuple[list[float], list[float]]]
+    elements_s: float
+    attention_s: float
+
+
+def _prompt_costs(profile: ModelProfile, machine: Machine, rates: Rates) -> _PromptCosts:
+    host, run_config, n_tokens = machine.host.name, profile.run_config, n_at_once(profile)
+    beside = {kind: n for kind, n in profile.prompt_operations.items() if kind in _BESIDE_PRODUCTS}
+    by_kind = rates.operations_s(host, Work(read_bytes={}, host_operations=beside), n_tokens)
+    by_kind = {kind: rates.operation_factors.get(kind, 1.0) * each for kind, each in by_kind.items()}
+    attention_s = sum(each for kind, each in by_kind.items() if kind in _ATTENTION)
+
+    @cache
+    def on_host_s(weights: tuple[tuple[str, TypeWork], ...], operations: float) -> float:
+        if not beside:  # a profile without kinds
+            return operations * rates.seconds_per_operation[host]
+        return host_products_s(rates, host, in_layout(dict(weights), run_config.layout, n_tokens), n_tokens)
+
+    @cache
+    def on_gpu_s(name: str, weights: tuple[tuple[str, TypeWork], ...], operations: float) -> float:
+        return gpu_operations_s(rates, name, in_layout(dict(weights), AS_IN_FILE, n_tokens), operations, n_tokens)
+
+    output = profile.layers[-1]
+    inner = [(tuple(each.weights.items()), each.operations) for each in reversed(profile.layers[:-1])]
+    movable = [
+        (tuple(each.movable_weights.items()), _movable_operations(each)) for each in reversed(profile.layers[:-1])
+    ]
+    return _PromptCosts(
+        host_s=[0.0, *(on_host_s(*each) for each in inner)],
+        moved_host_s=[0.0, *(on_host_s(*each) for each in movable)],
+        gpu_s={
+            gpu.name: (
+                [on_gpu_s(gpu.name, (), output.operations), *(on_gpu_s(gpu.name, *each) for each in inner)],
+                [0.0, *(on_gpu_s(gpu.name, *each) for each in movable)],
+            )
+            for gpu in machine.gpus
+        },
+        elements_s=sum(by_kind.values()) - attention_s,
+        attention_s=attention_s,
+    )
 
 
 def _host_seconds(profile: ModelProfile, machine: Machine, rates: Rates) -> _HostSeconds:
@@ -244,7 +426,7 @@ def _counts(tables: _Tables) -> Counts:
 def _best(
     profile: ModelProfile, machine: Machine, rates: Rates, tables: _Tables, gpus: Sequence[Device]
 ) -> Placement | None:
-    """Return the fastest placement on `gpus`, filled in this order, or without any on the processor."""
+    """Return the placement with the fastest turn on `gpus`, filled in this order, or without any on the processor."""
     is_reversed = len(gpus) == 2 and rates.seconds_per_byte[gpus[0].name] > rates.seconds_per_byte[gpus[1].name]
     filling = _fill_slower_first(profile, tables, *gpus) if is_reversed else _fill_in_turn(profile, tables, gpus)
     (fills, has_room), has_host_layers = filling, _counts(tables) < len(profile.layers)
@@ -258,10 +440,14 @@ def _best(
     shared = [fill for fill in fills if fill.gpu.shares_host]
     taken = [fill.sums(tables.on_gpu) + fill.is_used * _computing(profile, tables) for fill in shared]
     is_held = sum(taken, start=tables.on_host) <= machine.host.free_bytes - margin_bytes(machine.host)
-    token_s = np.where(has_room & is_held, token_s, np.inf)
-    row, column = np.unravel_index(np.argmin(token_s), token_s.shape)
-    if not np.isfinite(token_s[row, column]):
+    overhead_s = rates.overhead_s(len(profile.layers)) + n_crossings * rates.crossing_s
+    overhead_s = overhead_s + sum(fill.is_used * rates.latency_s.get(fill.gpu.name, 0.0) for fill in fills)
+    found = _prompts(profile, machine, rates, tables, fills, taken, overhead_s / n_at_once(profile))
+    turn_s = np.where(has_room & is_held, _turn(profile).seconds(found.prompt_s, token_s), np.inf)
+    row, column = np.unravel_index(np.argmin(turn_s), turn_s.shape)
+    if not np.isfinite(turn_s[row, column]):
         return None
+    lender = int(found.lender[row, column])
     return Placement(
         gpus=tuple(gpu.name for gpu in gpus),
         gpu_layers=tuple(int((fill.end - fill.start)[row, column]) for fill in fills),
@@ -269,10 +455,68 @@ def _best(
         n_crossings=int(n_crossings[row, column]),
         token_s=float(token_s[row, column]),
         has_cache_on_host=bool(tables.has_cache_on_host and column),
+        prompt_s=float(found.prompt_s[row, column]),
+        turn_s=float(turn_s[row, column]),
+        prompt_gpu=gpus[lender].name if lender >= 0 else "",
     )
 
 
-_OPERATIONS_PER_CACHED_BYTE = 4  # of an F16 cache whose keys and values are shared by four heads
+@dataclass(frozen=True, slots=True)
+class _Prompts:
+    """The seconds of a token of a prompt, and the index of the GPU that computes with the processor's weights, -1 where
+    none does; by split layers and layers on GPUs."""
+
+    prompt_s: Bytes
+    lender: Counts
+
+
+def _prompts(
+    profile: ModelProfile,
+    machine: Machine,
+    rates: Rates,
+    tables: _Tables,
+    fills: Sequence[_Fill],
+    taken: Sequence[Bytes],
+    overhead_s: Bytes,
+) -> _Prompts:
+    """Return how prompts are computed fastest. `taken` are the bytes that GPUs take of the processor's memory, those
+    that share it in their order."""
+    host, n_tokens = machine.host.name, n_at_once(profile)
+    has_fetched = tables.fetched > _ROUNDED_BYTES
+    on_gpus_s = np.zeros_like(tables.on_gpu)
+    for fill in fills:
+        reading_s = fill.sums(tables.weights_on_gpu) * rates.seconds_per_byte[fill.gpu.name] / n_tokens
+        on_gpus_s = on_gpus_s + np.maximum(fill.sums(tables.gpu_prompt_s[fill.gpu.name]), reading_s)
+    reading_s = tables.weights_on_host * rates.seconds_per_byte[host] / n_tokens
+    own_s = np.maximum(tables.host_prompt_s + tables.host_attending_s, reading_s)
+    lender = np.full(tables.on_gpu.shape, -1)
+    is_free = np.ones_like(lender, dtype=bool)  # no GPU that comes before in llama.cpp's list is used
+    counts = _counts(tables)
+    is_alone = len(fills) == 1 and not tables.has_cache_on_host  # without layers there is no cache to put elsewhere
+    shared_bytes = tables.on_host + sum(taken)
+    for index, fill in reversed(list(enumerate(fills))):
+        if fill.gpu.is_remote:
+            continue
+        may_lend = is_free & (fill.is_used | ((counts == 0) & is_alone)) & has_fetched
+        lent_s = tables.fetched * rates.link_seconds_per_byte[fill.gpu.name] / n_tokens
+        lent_s = lent_s + tables.host_operations * rates.seconds_per_operation[fill.gpu.name]
+        lent_s = lent_s + (tables.host_attending_s if tables.has_cache_on_host else 0.0)
+        n_bytes = np.where(
+            fill.is_used,
+            profile.fetching_compute_bytes(
+                has_layers=True, has_output=not index, has_cache_on_host=tables.has_cache_on_host
+            ),
+            profile.fetching_compute_bytes(has_layers=False, has_output=False, has_cache_on_host=False),
+        )
+        if fill.gpu.shares_host:
+            more = n_bytes - fill.is_used * _computing(profile, tables)
+            has_room = shared_bytes + more <= machine.host.free_bytes - margin_bytes(machine.host)
+        else:
+            has_room = fill.sums(tables.on_gpu) + n_bytes <= fill.gpu.free_bytes - margin_bytes(fill.gpu)
+        is_lent = may_lend & has_room & (lent_s < own_s)
+        lender, own_s = np.where(is_lent, index, lender), np.where(is_lent, lent_s, own_s)
+        is_free &= ~fill.is_used
+    return _Prompts(on_gpus_s + own_s + overhead_s + rates.prompt_token_s, lender)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -298,6 +542,7 @@ class Share:
     weights: Weights = field(default_factory=dict)
     run_config: RunConfig = DEFAULT_RUN
     has_output: bool = False
+    cache_read_bytes: int = 0  # of the `read_bytes`
 
     @property
     def n_bytes(self) -> int:
@@ -316,20 +561,30 @@ def allocate(profile: ModelProfile, machine: Machine, placement: Placement) -> t
             left = _left(layer, is_split=index < placement.n_split, has_cache_on_host=placement.has_cache_on_host)
             parts[name].append(_rest(layer, left))
             if left.weight_bytes or left.cache_bytes:
-                attending = _OPERATIONS_PER_CACHED_BYTE * left.cache_read_bytes
-                parts[host].append(replace(left, operations=left.operations + attending))
+                parts[host].append(left)
         end -= count
     parts[host] += profile.layers[:end]
     last = next((name for name, count in counts.items() if count), host)
     if last != host:
         parts[last].append(Layer(weight_bytes=profile.tied_bytes))
+    in_use = {name for name, count in counts.items() if count or name == placement.prompt_gpu}
+    if any(gpu.name in in_use and _has_host_memory(gpu) for gpu in machine.gpus):
+        profile = replace(profile, run_config=_plain(profile.run_config))
     shares = []
     for device in (*machine.gpus, machine.host):
         has_output = device.name == last
         compute_bytes = profile.compute_bytes if has_output else profile.inner_compute_bytes
         if placement.has_cache_on_host and device.kind is not DeviceKind.CPU:
             compute_bytes = min(compute_bytes, profile.unattending_bytes)
+        if device.name == placement.prompt_gpu:
+            compute_bytes = profile.fetching_compute_bytes(
+                has_layers=bool(parts[device.name]),
+                has_output=has_output,
+                has_cache_on_host=placement.has_cache_on_host,
+            )
         n_layers = end if device is machine.host else counts.get(device.name, 0)
+        is_used = bool(parts[device.name]) or device.name == placement.prompt_gpu
+        compute_bytes *= is_used
         shares.append(_share(profile, device, n_layers, parts[device.name], compute_bytes, has_output=has_output))
     return tuple(shares)
 
@@ -345,7 +600,7 @@ def overfull(shares: Sequence[Share], machine: Machine) -> tuple[Share, ...]:
         if (
             is_host_full and share.device.kind is DeviceKind.CPU
             if share.device.shares_host
-            else share.n_layers and share.n_bytes > share.device.free_bytes - margin_bytes(share.device)
+            else share.n_bytes and share.n_bytes > share.device.free_bytes - margin_bytes(share.device)
         )
     )
 
@@ -360,20 +615,43 @@ def decode_work(shares: Sequence[Share], placement: Placement) -> Work:
 
 
 def prefill_work(profile: ModelProfile, shares: Sequence[Share], placement: Placement) -> Work:
-    """Return the work of one token of a prompt: many tokens together read all experts. The processor computes its share
-    of each kind of operations; the output is not in them, for only the last token of a prompt has one."""
-    n_ubatch, output = profile.run_config.n_ubatch, profile.layers[-1].weights
-    read = {share.device.name: share.weight_bytes for share in shares}
-    layers_only = [replace(each, weights=without(each.weights, output)) if each.has_output else each for each in shares]
-    work = _work(layers_only, placement, read, n_tokens=n_ubatch)
-    n_all = sum(layer.operations for layer in profile.layers[:-1])
-    n_on_gpus = sum(share.operations for share in shares if share.device.kind is not DeviceKind.CPU)
-    if any(share.n_layers for share in shares if share.device.kind is not DeviceKind.CPU):
-        n_on_gpus -= profile.layers[-1].operations
-    on_host = 1 - n_on_gpus / n_all if n_all else 0.0
-    if on_host <= 0:
-        return work
-    return replace(work, host_operations={kind: on_host * n for kind, n in profile.prompt_operations.items()})
+    """Return the work of one token of a prompt: many tokens together read all experts. The output is not in that of the
+    processor, for only the last token of a prompt has one. The processor computes its products, and its share of what
+    is between them and of attention; with the cache there all of that. A GPU that computes with the processor's weights
+    leaves it attention over a cache that was put there."""
+    n_tokens, output = n_at_once(profile), profile.layers[-1]
+    host = next(share for share in shares if share.device.kind is DeviceKind.CPU)
+    has_host_output = host.has_output
+    host_bytes = host.weight_bytes - profile.input_bytes
+    host_operations = host.operations - (output.operations if has_host_output else 0)
+    read = {share.device.name: share.weight_bytes for share in shares} | {host.device.name: host_bytes}
+    layers_only = [
+        replace(each, weights=without(each.weights, output.weights)) if each.has_output else each for each in shares
+    ]
+    work = _work(layers_only, placement, read, n_tokens=n_tokens)
+    work = replace(work, operations={**work.operations, host.device.name: host_operations})
+    if not profile.prompt_operations:
+        attention: dict[str, float] = {}
+        by_kind = {}
+    else:
+        n_all = sum(layer.operations for layer in profile.layers[:-1])
+        on_host = host_operations / n_all if n_all else 0.0
+        end = len(profile.layers) - placement.n_on_gpus
+        attending = sum(
+            layer.operations
+            for index, layer in enumerate(profile.layers[:-1])
+            if index < end or (placement.has_cache_on_host and layer.cache_bytes)
+        )
+        attending = attending / n_all if n_all else 0.0
+        attention = {kind: attending * n for kind, n in profile.prompt_operations.items() if kind in _ATTENTION}
+        elements = {kind: on_host * n for kind, n in profile.prompt_operations.items() if kind == ELEMENTS}
+        by_kind = {**operations_of(work.weights.get(host.device.name, {})), **elements, **attention}
+    if placement.prompt_gpu:
+        fetched_bytes = host_bytes - (output.weight_bytes if has_host_output else 0)
+        if not placement.has_cache_on_host:
+            attention, fetched_bytes = {}, fetched_bytes + host.cache_read_bytes
+        return replace(work, host_operations=attention, prompt_gpu=placement.prompt_gpu, fetched_bytes=fetched_bytes)
+    return replace(work, host_operations=by_kind) if any(by_kind.values()) else work
 
 
 def _work(shares: Sequence[Share], placement: Placement, read_bytes: Mapping[str, float], *, n_tokens: int) -> Work:
@@ -409,7 +687,7 @@ def _share(
         n_layers=n_layers,
         weight_bytes=weight_bytes + (profile.input_bytes if is_host else 0),
         cache_bytes=sum(part.cache_bytes for part in parts),
-        compute_bytes=compute_bytes if parts else 0,
+        compute_bytes=compute_bytes,
         host_bytes=profile.host_bytes if is_host else 0,
         beside_bytes=(profile.beside_host_bytes if is_host else 0) + (profile.beside_bytes if has_output else 0),
         read_bytes=weights_read + cache_read,
@@ -420,6 +698,7 @@ def _share(
         weights=summed(*(part.weights for part in parts)),
         run_config=profile.run_config if is_host else replace(profile.run_config, layout=AS_IN_FILE),
         has_output=has_output,
+        cache_read_bytes=cache_read,
     )
 
 

@@ -17,6 +17,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
+from typing import TYPE_CHECKING, TypeVar
 
 from offload.devices.machine import DeviceKind, Machine
 from offload.speed.type_costs import NO_WORK, TypeTable, TypeWork, Weights, bytes_of, type_of
@@ -25,6 +26,10 @@ from quantizer.gguf.header import Header, TensorInfo
 from quantizer.gguf.hyperparameters import layer_values
 from quantizer.gguf.layer_caches import LayerCaches
 from quantizer.gguf.tensor_types import TENSOR_TYPES, TensorType, tensor_type_named
+
+if TYPE_CHECKING:  # the figures of many placements at once; importing numpy takes longer than this module
+    import numpy as np
+    from numpy.typing import NDArray
 
 # The share of a published or measured bandwidth that decoding reaches: 0.55 to 0.7 in llama.cpp's published benchmarks
 # of a 7B Q4_0 (discussions 4167, 10879 and 15013 of ggml-org/llama.cpp), on processors too; but those unpack meanwhile,
@@ -47,6 +52,30 @@ _FIXED_S = 0.5e-3  # sampling, and starting a step
 # the batch, positions and mask of each token of a prompt.
 ANSWER_FIXED_S, ANSWER_BUILDING_S, _PROMPT_TOKEN_S = 0.1e-3, 12e-6, 5e-6
 _UNCERTAINTY, _MEASURED_UNCERTAINTY = 0.35, 0.2  # of what is expected; where the types of weights were measured
+_OPERATIONS_PER_WEIGHT = 2
+Seconds = TypeVar("Seconds", float, "NDArray[np.float64]")
+
+
+@dataclass(frozen=True, slots=True)
+class Turn:
+    """What a person waits for: `n_prompt` tokens that are read anew, and an answer of `n_answer`."""
+
+    n_prompt: int
+    n_answer: int
+
+    def within(self, n_ctx: int) -> Turn:
+        """Return the turn in a context of `n_ctx` tokens; 0 is one of unknown length."""
+        return replace(self, n_prompt=min(self.n_prompt, n_ctx or self.n_prompt))
+
+    def seconds(self, prompt_token_s: Seconds, answer_token_s: Seconds) -> Seconds:
+        """Return what the turn takes, by the seconds of one token of the prompt and one of the answer."""
+        return self.n_prompt * prompt_token_s + self.n_answer * answer_token_s
+
+
+# A file, a page or the result of a tool with a question, and the usual length of answers (that of `tune`, too). What
+# earlier turns read is cached. Placements are ranked by it: of prompts alone the largest micro-batch would be the best,
+# of answers alone a GPU without room for a layer would be useless.
+TYPICAL_TURN = Turn(n_prompt=2048, n_answer=256)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -119,7 +148,8 @@ class Work:
     Of the processor `read_bytes` are weights and what it could read while it unpacks them, `attention_bytes` what it
     could read while it attends, `attention` the elements and scores of that; `host_operations` are those of a prompt
     by kind. `weights` are those of each device by kind; old records have neither. Between devices a token changes
-    `n_crossings` times."""
+    `n_crossings` times. `prompt_gpu` computes the operations of the processor in a prompt, but for its
+    `host_operations`, and fetches `fetched_bytes` for each micro-batch; it is empty where the processor does it."""
 
     read_bytes: Mapping[str, float]
     operations: Mapping[str, float] = field(default_factory=dict)
@@ -130,6 +160,8 @@ class Work:
     is_fused: bool = False
     n_layers: int = 0
     n_crossings: int = 0
+    prompt_gpu: str = ""
+    fetched_bytes: float = 0.0
 
 
 def expected_rates(machine: Machine, tables: Mapping[str, TypeTable] = MappingProxyType({})) -> Rates:
@@ -203,8 +235,7 @@ def reading_by_device(work: Work, rates: Rates, model_bytes: float | None = None
 
 def prefill_s(work: Work, rates: Rates, host: str, n_ubatch: int) -> float:
     """Return the seconds that one token of a prompt takes in micro-batches of `n_ubatch`. Each device computes or
-    reads, whichever takes longer; what lies with the processor goes for the time being to a GPU that has layers where
-    that is faster, as llama.cpp does with large batches."""
+    reads, whichever takes longer; a GPU that computes with the weights of the processor fetches them first."""
     seconds = {}
     for name, operations in work.operations.items():
         reading_s = work.read_bytes.get(name, 0.0) * rates.seconds_per_byte[name] / n_ubatch
@@ -212,17 +243,14 @@ def prefill_s(work: Work, rates: Rates, host: str, n_ubatch: int) -> float:
         if name == host and work.host_operations:
             by_kind = rates.operations_s(host, work, n_ubatch)
             computing_s = corrected_s(by_kind, rates.operation_factors)
-        elif name != host and name in rates.tables and work.weights.get(name):
-            computing_s = _gpu_operations_s(work.weights[name], rates.tables[name], n_ubatch, computing_s)
+        elif name != host:
+            computing_s = gpu_operations_s(rates, name, work.weights.get(name, {}), operations, n_ubatch)
         seconds[name] = max(computing_s, reading_s)
-    if host in seconds:
-        n_bytes, operations = work.read_bytes.get(host, 0.0) / n_ubatch, work.operations[host]
-        lent_s = [
-            n_bytes * seconds_per_byte + operations * rates.seconds_per_operation[name]
-            for name, seconds_per_byte in rates.link_seconds_per_byte.items()
-            if work.operations.get(name)
-        ]
-        seconds[host] = min([seconds[host], *lent_s])
+    if host in seconds and work.prompt_gpu:
+        attending_s = corrected_s(rates.operations_s(host, work, n_ubatch), rates.operation_factors)
+        fetching_s = work.fetched_bytes * rates.link_seconds_per_byte[work.prompt_gpu] / n_ubatch
+        computing_s = work.operations[host] * rates.seconds_per_operation[work.prompt_gpu]
+        seconds[host] = attending_s + fetching_s + computing_s
     overhead_s = _waiting_s(work, rates) + rates.overhead_s(work.n_layers, work.n_crossings)
     return sum(seconds.values()) + overhead_s / n_ubatch + rates.prompt_token_s
 
@@ -232,16 +260,29 @@ def corrected_s(seconds: Mapping[str, float], factors: Mapping[str, float]) -> f
     return sum(factors.get(kind, 1.0) * each for kind, each in seconds.items())
 
 
-def _gpu_operations_s(weights: Weights, table: TypeTable, n_ubatch: int, expected_s: float) -> float:
-    """Return the seconds of a GPU for the `weights` of one token of a prompt; those of a type that was not measured
-    take their share of `expected_s`."""
-    n_weights = sum(work.n_weights for work in weights.values())
+def gpu_operations_s(rates: Rates, gpu: str, weights: Weights, operations: float, n_ubatch: int) -> float:
+    """Return the seconds of `gpu` for one token of a prompt: for its `weights` where types were measured there, else
+    for all `operations`. The seconds of layers add up to those of a model."""
+    table, operation_s = rates.tables.get(gpu), rates.seconds_per_operation[gpu]
+    if table is None:
+        return operations * operation_s
     return sum(
         cost.prompt(n_ubatch).of(work) / REACHED_IN_MODELS
         if (cost := table.cost(kind))
-        else expected_s * work.n_weights / n_weights
+        else _OPERATIONS_PER_WEIGHT * work.n_weights * operation_s
         for kind, work in weights.items()
     )
+
+
+def host_products_s(rates: Rates, host: str, weights: Weights, n_ubatch: int) -> float:
+    """Return the seconds of the processor, called `host`, for products with `weights` in a token of a prompt."""
+    work = Work(read_bytes={}, host_operations=operations_of(weights), weights={host: weights})
+    return corrected_s(rates.operations_s(host, work, n_ubatch), rates.operation_factors)
+
+
+def operations_of(weights: Weights) -> dict[str, float]:
+    """Return the operations of a token on `weights`, by kind."""
+    return {kind: _OPERATIONS_PER_WEIGHT * work.n_weights for kind, work in weights.items()}
 
 
 def _waiting_s(work: Work, rates: Rates) -> float:
@@ -305,7 +346,6 @@ _FACTOR_OF_OTHERS = 2.0
 # and 0.0096 for each operation of its products; 3 ns for each element of a token between products, such as norms,
 # rotations and the quantization of what is multiplied next. An operation of Q4_0 takes 0.006.
 _SCORE_OPERATIONS, _OPERATIONS_OF_PRODUCTS, _ELEMENT_OPERATIONS = 600.0, 1.6, 500.0
-_OPERATIONS_PER_WEIGHT = 2
 _STATE_OPERATIONS = 10.0  # each element of a state: decayed, added to and multiplied
 _SCORE_BYTES = 180  # the softmax of one head and one token, beside the products of its elements: a byte for each
 _FUSED_FACTOR = 3.5  # fused attention takes so many times as long on a processor
@@ -395,6 +435,6 @@ def prompt_operations(
         n_seen = min(depth, caches.n_window or depth) if layer.is_windowed else depth
         attending += prompt_attention_unit(n_heads if layer.k_elements else 0, n_seen, head_elements)
         attending += 0.0 if layer.k_elements else _STATE_OPERATIONS * layer.state_elements
-    of_weights = {kind: _OPERATIONS_PER_WEIGHT * work.n_weights for kind, work in weights.items()}
+    of_weights = operations_of(weights)
     attention = FUSED_ATTENTION if is_fused else ATTENTION
     return {**of_weights, ELEMENTS: element_unit(n_elements), attention: attending}

@@ -1,5 +1,7 @@
 """A pseudo-GPU: the processor behind llama.cpp's RPC, in a process of its own that may be allowed little memory.
 
+`let_fetch` makes one compute prompts with weights of the processor's memory, as GPUs of this machine do.
+
 Run: `python pseudo_gpu.py PORT [MOST_BYTES]`.
 """
 
@@ -10,11 +12,11 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
-__all__ = ["free_ports", "pseudo_gpus"]
+__all__ = ["free_ports", "let_fetch", "pseudo_gpus"]
 
 START_TIMEOUT_S = 20.0
 
@@ -44,6 +46,36 @@ def pseudo_gpus(ports: list[int], most_bytes: int = 0) -> Iterator[list[str]]:
         for server in servers:
             server.kill()
             server.wait()
+
+
+_OFFLOAD_OP = 11  # the place of `offload_op` in ggml_backend_device_i@0.3.36, ggml/src/ggml-backend-impl.h
+_LEAST_BATCH = 32  # `op_offload_min_batch_size` of CUDA, Vulkan and Metal
+_kept: list[object] = []  # callbacks must exist as long as the devices, which is as long as this process
+
+
+def let_fetch(names: Iterable[str]) -> None:
+    """Let the devices called `names` take operations on many tokens whose weights lie in the processor's memory, as
+    `ggml_backend_cuda_device_offload_op` does: RPC has no such function."""
+    from app.engine.llama.devices import gpu_address
+    from app.engine.llama.eval_callback import Tensor, ggml_ops
+
+    numbers = ggml_ops("GET_ROWS", "MUL_MAT", "MUL_MAT_ID", "ROPE")
+
+    def wants(_device: int, address: int) -> bool:
+        tensor = ctypes.cast(address, ctypes.POINTER(Tensor)).contents
+        if tensor.op == numbers["GET_ROWS"]:
+            return False
+        if tensor.op == numbers["MUL_MAT"]:
+            return bool(tensor.ne[1] >= _LEAST_BATCH)
+        if tensor.op in (numbers["MUL_MAT_ID"], numbers["ROPE"]):
+            return bool(tensor.ne[2] >= _LEAST_BATCH)
+        return bool(tensor.ne[1] * tensor.ne[2] * tensor.ne[3] >= _LEAST_BATCH)
+
+    callback = ctypes.CFUNCTYPE(ctypes.c_bool, ctypes.c_void_p, ctypes.c_void_p)(wants)
+    _kept.append(callback)
+    for name in names:
+        functions = ctypes.cast(gpu_address(name), ctypes.POINTER(ctypes.c_void_p))
+        functions[_OFFLOAD_OP] = ctypes.cast(callback, ctypes.c_void_p)
 
 
 def _wait_for(port: int) -> None:

@@ -476,7 +476,8 @@ OUTLINES = {
     ),
 }
 
-# Too large for what llama.cpp logs of them to be compared.
+# Too large for what llama.cpp logs of them to be compared, or of the shape of another.
 UNMEASURED = {
     "llama-3.3-70b": replace(OUTLINES["llama-3.1-8b"], n_layers=80, n_embd=8192, n_ff=28_672, n_heads=64),
+    "llama-3.2-1b": replace(OUTLINES["llama-3.1-8b"], n_layers=16, n_embd=2048, n_ff=8192, head=64, is_tied=True),
 }

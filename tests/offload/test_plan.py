@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from offload.advice.remedies import choice_summary
 from offload.devices.machine import Device, DeviceKind, DeviceSpeed, Machine
 from offload.footprint.auxiliary_models import AuxiliaryModels, PlannedDraft
 from offload.footprint.kv_cache import KvTypes
@@ -58,6 +59,13 @@ def told(found: PlacementPlan) -> list[str]:
         if found.assessment.placement and setting.n_ubatch != DEFAULT_N_UBATCH
         else []
     )
+    if found.assessment.placement and (gpu := found.assessment.placement.prompt_gpu):
+        lines.append(f"  prompts by {gpu}, which fetches {format_memory(found.assessment.fetched_bytes)} for each")
+    if other := found.assessment.runner_up:
+        tps = f"{format_speed(other.speed.decode_tps)} tok/s, prompt {format_speed(other.speed.prefill_tps)}"
+        lines.append(
+            f"  {found.assessment.turn_s:.1f} s a turn; next {choice_summary(other)}: {other.turn_s:.1f} s, {tps}"
+        )
     lines += [
         f"  {share.device.name}: {share.n_layers} layers, {format_memory(share.n_bytes)}"
         f" of {format_memory(share.device.free_bytes)}"
@@ -102,10 +110,23 @@ def test_remedies_come_with_the_fastest_first_and_each_one_helps() -> None:
     machine = MACHINES["RTX 3060 12 GB, 32 GB RAM"]
     card = replace(machine.gpus[0], free_bytes=6 * GIB)
     found = planned("llama-3.1-8b", "Q8_0", Machine(machine.host, (card,)))
-    speeds = [remedy.decode_tps or 0.0 for remedy in found.remedies]
-    assert len(speeds) > 1
-    assert speeds == sorted(speeds, reverse=True)
-    assert speeds[-1] > (found.assessment.decode_tps or 0.0)
+    turns_s = [remedy.turn_s for remedy in found.remedies]
+    assert len(turns_s) > 1
+    assert turns_s == sorted(turns_s)
+    assert turns_s[-1] < found.assessment.turn_s
+
+
+def test_what_is_assumed_of_a_gpu_that_computes_prompts_is_said_and_what_was_measured_is_not() -> None:
+    machine = MACHINES["RTX 3060 12 GB, 32 GB RAM"]
+    card = replace(machine.gpus[0], free_bytes=3 * GIB)
+    known = planned("llama-3.1-8b", "Q4_K_M", Machine(machine.host, (card,))).warnings
+    assert any("assumed, not measured, that it computes 27 TFLOP/s: prompts" in warning for warning in known)
+    unknown = replace(card, link_bytes_per_s=None)
+    both = planned("llama-3.1-8b", "Q4_K_M", Machine(machine.host, (unknown,))).warnings
+    assert any("that its link carries 8.0 GB/s and it computes 27 TFLOP/s" in warning for warning in both)
+    measured = replace(card, speed=DeviceSpeed(300e9, 20e12))
+    found = planned("llama-3.1-8b", "Q4_K_M", Machine(machine.host, (measured,))).warnings
+    assert not any("assumed" in warning for warning in found)
 
 
 def test_cells_of_other_conversations_are_given_up_before_the_plan_gets_worse() -> None:

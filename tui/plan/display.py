@@ -102,7 +102,11 @@ def _where(report: PlanReport) -> str:
         return "On the processor"
     n_layers, n_on = report.n_layers, report.n_on_gpus
     if not n_on:
-        return "All on the processor, none on the GPU"
+        return (
+            "Answers on the processor, prompts on the GPU"
+            if report.prompt_gpu
+            else "All on the processor, none on the GPU"
+        )
     return f"{f'All {n_layers}' if n_on >= n_layers else f'{n_on} of {n_layers}'} layers on {the_gpu}"
 
 
@@ -134,6 +138,8 @@ def engine_words(report: PlanReport) -> Iterator[str]:
     setting = report.setting
     yield f"predicted ± {report.uncertainty:.0%}, behind {setting.depth:,} tokens of context"
     yield f"{setting.cells:,} KV cells in {setting.kv_type}, batches of {setting.ubatch}"
+    if report.prompt_gpu:
+        yield f"{report.prompt_gpu} fetches {format_memory(report.fetched_bytes)} for each batch of a prompt"
     yield f"flash attention {'on' if setting.flash_attention else 'off'}"
     for device in report.devices:
         if device.bytes_per_s:

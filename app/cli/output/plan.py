@@ -12,11 +12,13 @@ from app.common.terminal import counted
 from app.engine.speculative.cost_model import DraftGain
 from app.protocol.library import ModelFit
 from app.protocol.plan import MeasuredRun, measured_speed
+from offload.advice.remedies import choice_summary
 from offload.footprint.model import DEFAULT_N_PROMPT, DEFAULT_N_UBATCH, KvRow
 from offload.format import format_memory, format_speed_range
 from offload.placement.assessment import FitLevel
 from offload.placement.search import Share
 from offload.plan import PlacementPlan
+from offload.speed.cost_model import TYPICAL_TURN
 from quantizer.figures import format_speed
 
 # In a table, and as a sentence.
@@ -62,6 +64,7 @@ def plan_lines(
         behind = f"behind {setting.depth:,} tokens"
         yield f"{begin} {answers} tok/s {behind} (± {plan.uncertainty:.0%}), prompts {prompts} tok/s."
         yield f"First token of a {DEFAULT_N_PROMPT:,}-token prompt after {first_s:.1f} s."
+        yield from _weighing(plan)
     yield from (f"! {warning}" for warning in plan.warnings)
     if plan.remedies:
         yield ""
@@ -70,6 +73,21 @@ def plan_lines(
     if with_curve:
         yield ""
         yield from _curve_lines(plan)
+
+
+def _weighing(plan: PlacementPlan) -> Iterator[str]:
+    """Yield who computes prompts with what the processor keeps, and what the placement was chosen before."""
+    found, other = plan.assessment, plan.assessment.runner_up
+    if found.placement is not None and (gpu := found.placement.prompt_gpu) and found.fetched_bytes:
+        per_batch = f"{format_memory(found.fetched_bytes)} for every {plan.run_config.n_ubatch:,} tokens"
+        yield f"Prompts are computed by {gpu}, which fetches {per_batch} of them from the processor's memory."
+    if other is None or other.speed is None or other.turn_s is None or found.turn_s is None:
+        return
+    turn = TYPICAL_TURN.within(plan.run_config.n_ctx)
+    yield f"A turn of {turn.n_prompt:,} tokens of prompt and {turn.n_answer} of answer takes {found.turn_s:.1f} s."
+    answers, prompts = format_speed(other.speed.decode_tps), format_speed(other.speed.prefill_tps)
+    speeds = f"answers {answers} tok/s, prompts {prompts} tok/s, {other.turn_s:.1f} s a turn"
+    yield f"Next best: {choice_summary(other)}: {speeds}."
 
 
 def kv_table_json(rows: Sequence[KvRow]) -> dict[str, Any]:

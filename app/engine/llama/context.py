@@ -236,8 +236,9 @@ class LlamaBackend:
         else:
             assert len(chunks) == 1, "a picture or sound is a batch of its own"
             batch = self._embedding_batch.fill_media(native[0], media)
+        n_logits = sum(chunk.n_logits for chunk in native)
+        self._check_outputs(n_logits)
         if self._weights is not None:
-            n_logits = sum(chunk.n_logits for chunk in native)
             self._weights.choose(batch.n_tokens, n_logits, self._n_threads, self._interrupt.is_set)
         # Encoders compute whole texts. llama_decode would end the process for a model with an encoder (T5), whose
         # decoder needs an encoded prompt.
@@ -261,6 +262,14 @@ class LlamaBackend:
             return status
         cause = f"llama.cpp failed to compute a batch (status {returned}): {native_log().last_lines()}"
         raise EngineError(cause, "Load the model again.")
+
+    def _check_outputs(self, n_logits: int) -> None:
+        """Raise EngineError where llama.cpp would end the process: beyond what its buffers were planned for."""
+        if 0 < self.facts.n_outputs < n_logits:
+            cause = (
+                f"A step wants the logits of {n_logits} tokens, and this context has those of {self.facts.n_outputs}."
+            )
+            raise EngineError(cause, "Report this: it is a fault of localllm.")
 
     def share_cells(self, source_id: int, target_id: int, begin: int, end: int) -> None:
         if self._states:

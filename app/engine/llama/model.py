@@ -140,8 +140,14 @@ class LlamaModel:
         is a HeadBackend with a `head`, and `with_mtp` if those layers were loaded. `observer` gets all graph nodes.
         Steps of at least `copy_from` tokens use `copies`, which it frees, or if the setting has copies those of the
         model."""
-        is_on_gpu = self._parameters.n_gpu_layers > 0 and self._parameters.offload_kqv
-        facts = replace(_facts(self._model, config, setting), is_on_host=not is_on_gpu)
+        placed = self._parameters
+        is_on_gpu = placed.n_gpu_layers > 0 and placed.offload_kqv
+        facts = replace(
+            _facts(self._model, config, setting),
+            is_on_host=not is_on_gpu,
+            fetches_weights=placed.fetches_weights,
+            n_outputs=0 if config.n_batch else placed.n_outputs,  # who chooses a batch has logits for all of it
+        )
         with ExitStack() as owned:
             params = self._context_params(facts, setting)
             if observer is not None:
@@ -289,6 +295,8 @@ class LlamaModel:
         params.n_ctx = facts.n_cells
         params.n_batch = max(facts.n_batch, n_sequences)  # llama.cpp needs a row of logits for each, or aborts
         params.n_ubatch = min(facts.n_batch, setting.n_ubatch)
+        # Of heads and embedders each row may be an output; an output beyond the limit ends the process.
+        params.n_outputs_max = max(facts.n_outputs, n_sequences) if 0 < facts.n_outputs < params.n_batch else 0
         params.type_k, params.type_v = parse_kv_types(setting.kv_type).ids
         params.n_seq_max, params.n_rs_seq = n_sequences, facts.truncation.n_rollback
         params.n_threads = params.n_threads_batch = setting.n_threads
@@ -296,6 +304,7 @@ class LlamaModel:
         params.swa_full = False  # cells for the window of each sequence, not for whole contexts
         params.no_perf = True
         params.offload_kqv = self._parameters.offload_kqv
+        params.op_offload = self._parameters.op_offload
         params.flash_attn_type = _flash_attention(is_fused=setting.flash_attention, parameters=self._parameters)
         return params
 
@@ -304,7 +313,7 @@ def _facts(model: int, config: EngineConfig, setting: RuntimeSettings) -> Backen
     n_ctx_train = lib.llama_model_n_ctx_train(model)
     n_ctx = config.n_ctx or n_ctx_train
     n_window = max(0, lib.llama_model_n_swa(model))
-    n_batch = config.n_batch or N_BATCH
+    n_batch = config.n_batch or max(N_BATCH, setting.n_ubatch)
     has_states = not _supports_truncation(model)
     truncation = Truncation(
         has_states=has_states,
@@ -423,9 +432,11 @@ def dry_context_params(model: int, config: RunConfig, parameters: LoadParameters
     params.n_rs_seq = n_rollback(architecture_of(model), config.n_ubatch)
     params.swa_full = False
     params.n_batch = params.n_ubatch = config.n_ubatch
+    if 0 < config.n_outputs < config.n_ubatch:
+        params.n_outputs_max = max(config.n_outputs, params.n_seq_max)
     params.type_k, params.type_v = config.kv_types.ids
     params.kv_unified = True
-    params.offload_kqv = parameters.offload_kqv
+    params.offload_kqv, params.op_offload = parameters.offload_kqv, parameters.op_offload
     params.flash_attn_type = _flash_attention(is_fused=config.is_fused, parameters=parameters)
     return params
 
@@ -433,8 +444,10 @@ def dry_context_params(model: int, config: RunConfig, parameters: LoadParameters
 def _flash_attention(*, is_fused: bool, parameters: LoadParameters) -> int:
     if not is_fused:
         return int(lib.LLAMA_FLASH_ATTN_TYPE_DISABLED)
-    # Where layers are on GPUs and the cache stays on the processor, AUTO would not fuse.
-    return int(lib.LLAMA_FLASH_ATTN_TYPE_AUTO if parameters.offload_kqv else lib.LLAMA_FLASH_ATTN_TYPE_ENABLED)
+    # AUTO would not fuse where layers are on GPUs and the cache stays on the processor, or where a GPU computes
+    # with weights of the processor's layers: it compares the device of attention with that of the layer.
+    is_elsewhere = parameters.fetches_weights or not parameters.offload_kqv
+    return int(lib.LLAMA_FLASH_ATTN_TYPE_ENABLED if is_elsewhere else lib.LLAMA_FLASH_ATTN_TYPE_AUTO)
 
 
 def _supports_truncation(model: int) -> bool:

@@ -73,7 +73,7 @@ from app.settings.folders import cache_warning
 from offload.devices.host import LoadMeter, host_memory, memory_stalled_share
 from offload.devices.machine import HOST_NAME, Device, DeviceKind
 from offload.footprint.kv_cache import parse_kv_types
-from offload.footprint.model import ENGINE_BYTES, PlannedModel
+from offload.footprint.model import DEFAULT_N_UBATCH, ENGINE_BYTES, PlannedModel
 from offload.format import format_memory
 from offload.placement.load_parameters import DeviceUsage
 from offload.placement.saved_states import state_limit_bytes
@@ -433,7 +433,8 @@ def _batch_context(
     and for models whose states or windows take memory for each answer. Attention is fused there: SmolLM2 135M, of a
     step of 8 answers with 440 tokens each 2.3 ms a token are attention instead of 7, for it skips others' cells."""
     facts, config = native.backend.facts, attempt.config
-    is_shared = not facts.is_on_host or not facts.truncation.is_unlimited or not facts.can_generate
+    is_planned = not facts.is_on_host or facts.fetches_weights
+    is_shared = is_planned or not facts.truncation.is_unlimited or not facts.can_generate
     if is_shared or native.has_head:
         return None
 
@@ -484,7 +485,7 @@ def _deterministic_context(
     needs_fused = parse_kv_types(setting.kv_type).needs_flash_attention
     is_fused = needs_fused if facts.is_on_host else setting.flash_attention
     # The tokens of a picture may attend to each other, in one micro-batch.
-    n_batch = facts.n_batch if native.projector is not None else min(facts.n_batch, DETERMINISTIC_STEP)
+    n_batch = min(facts.n_batch, DEFAULT_N_UBATCH if native.projector is not None else DETERMINISTIC_STEP)
 
     def new_backend() -> Backend:
         own = replace(setting, flash_attention=is_fused, n_ubatch=min(setting.n_ubatch, n_batch), copies=())

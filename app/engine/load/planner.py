@@ -133,6 +133,7 @@ def requested_run(config: EngineConfig, *, is_fused: bool) -> RunConfig:
         kv_types=parse_kv_types(config.kv_type),
         n_sequences=config.n_sequences,
         is_fused=is_fused,
+        n_outputs=config.n_batch,  # of who scores texts; 0 leaves it to the plan
         gpu_layers=config.gpu_layers,
     )
 

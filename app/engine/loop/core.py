@@ -30,6 +30,7 @@ from app.engine.speculative.draft_source import DraftSource
 from app.engine.speculative.drafter import FORCED, Drafter
 from app.protocol.chat import ThreadUse
 from app.protocol.status import Occupancy
+from offload.footprint.weights import SCORED_BYTES
 from quantizer.system.errors import EngineError, ErrorInfo, UserError
 
 _MIN_INTERRUPTED = 32  # tokens of a batch with states: fewer end soon, and holding a sequence first copies its states
@@ -39,7 +40,6 @@ _FIRST_PROMPT_STEP = 128  # tokens
 _LEAST_PROMPT_STEP = 64  # tokens, which weights are read once for
 _READ_AHEAD_STEP_S = 0.25  # what is read ahead gives up at most so much when a request comes that has no use for it
 _LEAST_GPU_STEP = 128  # tokens: partly offloaded weights are copied for each step
-_MAX_SCORED_BYTES = 64 << 20  # of prompt logits in a step; llama.cpp's buffer never shrinks
 
 Event = Output | Finished | Failed
 
@@ -73,7 +73,7 @@ class Engine:
         self._busy_clock = busy_clock
         self._media = media
         self._facts = backend.facts
-        n_scored = max(1, _MAX_SCORED_BYTES // (4 * self._facts.n_vocab))
+        n_scored = max(1, SCORED_BYTES // (4 * self._facts.n_vocab))
         # Beside running answers each prompt gets a quarter of a batch (128 of 512 tokens): such a step is the gap
         # between two of their tokens.
         self._budget = StepBudget(self._facts.n_batch, max(1, self._facts.n_batch // 4), n_scored)
@@ -292,14 +292,15 @@ class Engine:
         if self._is_deterministic:
             return self._budget
         reads_ahead = bool(runnable) and all(sequence.request.reads_ahead for sequence in runnable)
-        if not self._facts.is_on_host and not reads_ahead:
+        if (self._facts.fetches_weights or not self._facts.is_on_host) and not reads_ahead:
             return self._budget
         paces = [sequence.pace for sequence in runnable if sequence.pace is not None]
         token_s = max((pace.next_token_s for pace in paces), default=0.0)
         n_tokens = self._budget.n_tokens
         most_s = _READ_AHEAD_STEP_S if reads_ahead else _PROMPT_STEP_S
         if token_s * n_tokens > most_s:
-            n_least = _LEAST_PROMPT_STEP if self._facts.is_on_host else _LEAST_GPU_STEP
+            is_here = self._facts.is_on_host and not self._facts.fetches_weights
+            n_least = _LEAST_PROMPT_STEP if is_here else _LEAST_GPU_STEP
             n_fewer = max(n_least, int(most_s / token_s) // BLOCK_TOKENS * BLOCK_TOKENS)
             n_tokens = min(n_tokens, n_fewer)
         if any(pace.n_observed == 0 and pace.n_tokens - pace.n_read > n_tokens for pace in paces):

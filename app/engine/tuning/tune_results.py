@@ -408,6 +408,9 @@ def describe_settings(
     if loaded.n_ubatch < choice.setting.n_ubatch:
         reason = f"{choice.setting.n_ubatch} would take too much memory with {facts.n_cells:,} cells"
         micro_batch = LoadedSetting("micro-batch", f"{loaded.n_ubatch}", "default", reason)
+    elif loaded.n_ubatch > choice.setting.n_ubatch:
+        reason = "a GPU fetches the processor's weights once for each"
+        micro_batch = LoadedSetting("micro-batch", f"{loaded.n_ubatch}", "default", reason)
     has_kv_option = requested.kv_type not in ("", DEFAULT_KV_TYPE)
     return (
         attention,

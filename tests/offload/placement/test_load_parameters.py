@@ -21,7 +21,7 @@ from offload.placement.search import Placement, Share
 from tests.offload.model_outlines import header_of
 
 SETTING = RunConfig(n_ctx=4096, n_cells=4096, kv_types=KvTypes())
-WHOLE = Placement(gpus=("A", "B", "C"), gpu_layers=(20, 0, 5), n_split=0, n_crossings=2, token_s=1.0)
+WHOLE = Placement(gpus=("A", "B", "C"), gpu_layers=(20, 0, 5), n_split=0, n_crossings=2, token_s=1.0, prompt_gpu="C")
 
 
 def machine(free_gib: float) -> Machine:
@@ -79,17 +79,36 @@ def test_a_processor_without_a_layer_needs_one_thread_and_else_what_was_measured
 
 def test_weights_are_mapped_unless_gpus_fetch_them_and_locked_where_memory_is_short() -> None:
     model = profile("llama-3.1-8b")
-    on_host = replace(WHOLE, gpu_layers=(0, 0, 0))
+    on_host = replace(WHOLE, gpu_layers=(0, 0, 0), prompt_gpu="")
     assert load_parameters(model, ROOMY, on_host).load_mode is LoadMode.AUTO
     assert load_parameters(model, ROOMY, WHOLE).load_mode is LoadMode.NONE
     remote = tuple(replace(gpu, link_latency_s=1e-4) for gpu in ROOMY.gpus)
-    assert load_parameters(model, Machine(ROOMY.host, remote), WHOLE).load_mode is LoadMode.AUTO
+    unlent = replace(WHOLE, prompt_gpu="")
+    assert load_parameters(model, Machine(ROOMY.host, remote), unlent).load_mode is LoadMode.AUTO
     shared = tuple(replace(gpu, kind=DeviceKind.INTEGRATED) for gpu in ROOMY.gpus)
     assert load_parameters(model, Machine(ROOMY.host, shared), WHOLE).load_mode is LoadMode.AUTO
     short = machine(model.total_bytes / (1 << 30) + 0.75)
     assert load_parameters(model, short, on_host).load_mode is LoadMode.MMAP_MLOCK
     assert load_parameters(model, short, replace(WHOLE, gpu_layers=(33, 0, 0))).load_mode is LoadMode.AUTO
     assert load_parameters(model, short, replace(WHOLE, n_split=20)).load_mode is LoadMode.NONE
+
+
+def test_a_gpu_that_only_computes_prompts_is_listed_without_layers() -> None:
+    alone = replace(WHOLE, gpus=("B",), gpu_layers=(0,), prompt_gpu="B")
+    found = load_parameters(profile("llama-3.1-8b"), ROOMY, alone)
+    assert (found.devices, found.tensor_split, found.n_gpu_layers, found.op_offload) == (("B",), (0,), 0, True)
+    assert found.load_mode is LoadMode.NONE, "from the pages of a file it would fetch half as fast"
+    assert found.n_threads == 0
+    assert found.fetches_weights
+
+
+def test_prompts_stay_with_the_processor_where_it_computes_them_faster() -> None:
+    model = profile("llama-3.1-8b")
+    assert load_parameters(model, ROOMY, WHOLE).op_offload
+    assert not load_parameters(model, ROOMY, replace(WHOLE, prompt_gpu="")).op_offload
+    whole = replace(WHOLE, gpu_layers=(33, 0, 0), prompt_gpu="")
+    everything = load_parameters(model, ROOMY, whole)
+    assert (everything.op_offload, everything.fetches_weights) == (True, False), "nothing is left to fetch"
 
 
 CARD = Device(name="CUDA0", kind=DeviceKind.GPU, total_bytes=1000, free_bytes=900)

@@ -39,7 +39,9 @@ def test_layers_go_where_they_were_put_and_the_rest_to_the_processor() -> None:
 
 def test_all_on_the_processor_can_be_wanted_too() -> None:
     found = pinned(RTX_3060, CUDA0=0).assessment
-    assert [share.n_bytes > 0 for share in found.shares] == [False, True]
+    card, _ = found.shares
+    assert (card.weight_bytes, card.cache_bytes) == (0, 0)
+    assert found.placement.prompt_gpu == "CUDA0", "it computes prompts all the same"
     assert found.decode_tps == pytest.approx(found.curve[0])
 
 
@@ -56,7 +58,7 @@ def test_no_choice_that_fits_is_faster_than_the_planners_own(first: int, second:
     own = plan(SMALL, QUESTION, TWO_CARDS, expected_rates(TWO_CARDS))
     chosen = pinned(TWO_CARDS, CUDA0=first, CUDA1=second)
     if chosen.assessment.verdict is not FitLevel.WONT_RUN:
-        assert chosen.assessment.decode_tps <= own.assessment.decode_tps * (1 + 1e-9)
+        assert chosen.assessment.turn_s >= own.assessment.turn_s * (1 - 1e-9)
 
 
 def test_the_planners_choice_set_by_hand_gives_the_same() -> None:

@@ -10,13 +10,28 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from offload.devices.machine import Device, DeviceKind, Machine
+from offload.devices.machine import Device, DeviceKind, DeviceSpeed, Machine
 from offload.footprint.kv_cache import KvTypes
-from offload.footprint.model import ModelProfile, RunConfig
+from offload.footprint.model import ModelProfile, PlannedModel, RunConfig
 from offload.footprint.weights import Layer
 from offload.placement import search
-from offload.placement.search import Placement, Share, allocate, curve, decode_work, margin_bytes, place
-from offload.speed.cost_model import decode_s, expected_rates
+from offload.placement.search import (
+    Placement,
+    Share,
+    allocate,
+    curve,
+    decode_work,
+    margin_bytes,
+    n_at_once,
+    place,
+    prefill_work,
+    with_prompts,
+)
+from offload.speed.cost_model import TYPICAL_TURN, decode_s, expected_rates, prefill_s
+from offload.speed.type_costs import GraphCost, ProductCost, TypeCost, TypeTable
+from quantizer.gguf.tensor_types import file_type_named
+from tests.offload.machines import MACHINES
+from tests.offload.model_outlines import header_of
 
 GIB = 1 << 30
 PLENTY = 4096 * GIB
@@ -24,6 +39,7 @@ LLAMA_FIT_MARGIN = GIB  # what llama.cpp's fit leaves free on a device unless to
 N_EXAMPLES = 150
 
 SETTING = RunConfig(n_ctx=8192, n_cells=8192, kv_types=KvTypes())
+RTX_3060 = MACHINES["RTX 3060 12 GB, 32 GB RAM"]
 
 
 @st.composite
@@ -121,7 +137,79 @@ def test_every_byte_is_placed_once_and_read_where_it_lies(profile: ModelProfile,
     assert sum(share.weight_bytes for share in shares) == profile.weight_bytes + tied
     assert sum(share.cache_bytes for share in shares) == profile.cache_bytes
     assert sum(share.n_layers for share in shares) == len(profile.layers)
-    assert decode_s(decode_work(shares, placement), expected_rates(machine)) == pytest.approx(placement.token_s)
+    rates = expected_rates(machine)
+    assert decode_s(decode_work(shares, placement), rates) == pytest.approx(placement.token_s)
+    reading_s = prefill_s(prefill_work(profile, shares, placement), rates, "CPU", n_at_once(profile))
+    assert reading_s == pytest.approx(placement.prompt_s)
+    assert placement.turn_s == pytest.approx(TYPICAL_TURN.seconds(placement.prompt_s, placement.token_s))
+
+
+@pytest.mark.parametrize("name", ["llama-3.1-8b", "gemma-2-9b", "qwen3-30b-a3b", "granite-4.0-h-tiny"])
+@pytest.mark.parametrize("card_gib", [0.5, 1, 2, 4, 6, 9])
+@pytest.mark.parametrize("is_measured", [False, True])
+def test_the_seconds_of_published_models_are_those_of_their_shares(
+    name: str, card_gib: float, is_measured: bool
+) -> None:
+    """With the types of weights measured on both devices, of layers that are split, and of a cache on the processor."""
+    header = header_of(name)
+    model = PlannedModel(header, header.tensors).quantized(file_type_named("Q4_K_M"))
+    cards = tuple(replace(gpu, free_bytes=int(card_gib * GIB)) for gpu in RTX_3060.gpus)
+    tables = {"CPU": table(1e-11), "CUDA0": table(1e-13)} if is_measured else {}
+    machine = Machine(RTX_3060.host, cards)
+    rates = expected_rates(machine, tables)
+    for is_fused in (True, False):
+        profile = model.profile(replace(SETTING, n_outputs=200, is_fused=is_fused))
+        placement = place(profile, machine, rates)
+        assert placement is not None
+        shares = allocate(profile, machine, placement)
+        token_s = decode_s(decode_work(shares, placement), rates)
+        assert is_measured or token_s == pytest.approx(placement.token_s)
+        work = prefill_work(profile, shares, placement)
+        assert prefill_s(work, rates, "CPU", n_at_once(profile)) == pytest.approx(placement.prompt_s)
+
+
+def table(weight_s: float) -> TypeTable:
+    """A device on which some types were measured, as the file has them and repacked."""
+    cost = ProductCost(weight_s, 64 * weight_s)
+    kinds = {name: TypeCost(cost, cost, cost, cost) for name in ("Q4_K", "Q4_K repacked")}
+    return TypeTable(kinds, GraphCost(cost, cost, 2e-12, 2e-12, 2e-12, 1e-5))
+
+
+def test_a_card_that_reads_slowly_computes_prompts_without_a_layer_where_its_link_is_worth_it() -> None:
+    """One that multiplies fast. Where it has no room for a layer it has none for what prompts of all take either: the
+    output's weights are fetched for a step of many logits."""
+    header = header_of("llama-3.1-8b")
+    profile = (
+        PlannedModel(header, header.tensors)
+        .quantized(file_type_named("Q4_K_M"))
+        .profile(replace(SETTING, n_outputs=200))
+    )
+    card = replace(RTX_3060.gpus[0], free_bytes=2 * GIB, speed=DeviceSpeed(10e9, 10e12))
+    machine = Machine(RTX_3060.host, (card,))
+    rates = expected_rates(machine)
+    found = place(profile, machine, rates)
+    assert found is not None
+    assert (found.n_on_gpus, found.prompt_gpu) == (0, "CUDA0")
+    shares = allocate(profile, machine, found)
+    assert 0 < shares[0].n_bytes == shares[0].compute_bytes <= card.free_bytes - margin_bytes(card)
+    alone = place(profile, Machine(RTX_3060.host), expected_rates(Machine(RTX_3060.host)))
+    assert alone is not None
+    assert found.prompt_s < alone.prompt_s / 3
+    slow = Machine(RTX_3060.host, (replace(card, link_bytes_per_s=1e7),))
+    without = place(profile, slow, expected_rates(slow))
+    assert without is not None
+    assert without.prompt_gpu == ""
+
+
+def test_a_gpu_of_another_machine_fetches_nothing() -> None:
+    header = header_of("llama-3.1-8b")
+    profile = PlannedModel(header, header.tensors).profile(SETTING)
+    remote = replace(RTX_3060.gpus[0], free_bytes=4 * GIB, link_latency_s=1e-4)
+    machine = Machine(RTX_3060.host, (remote,))
+    found = place(profile, machine, expected_rates(machine))
+    assert found is not None
+    assert found.n_on_gpus > 0
+    assert found.prompt_gpu == ""
 
 
 @settings(max_examples=N_EXAMPLES)
@@ -137,7 +225,7 @@ def test_more_memory_is_never_predicted_slower(
     richer_host = replace(machine.host, free_bytes=machine.host.free_bytes + more_gib * GIB)
     for richer in (Machine(machine.host, tuple(grown)), Machine(richer_host, machine.gpus)):
         after, _ = placed(profile, richer)
-        assert before is None or (after is not None and after.token_s <= before.token_s * (1 + 1e-9))
+        assert before is None or (after is not None and after.turn_s <= before.turn_s * (1 + 1e-9))
 
 
 def fit_of_llama_cpp(profile: ModelProfile, gpus: Sequence[Device]) -> tuple[dict[str, tuple[int, int]], int]:
@@ -185,8 +273,7 @@ def test_a_placement_is_no_slower_than_that_of_llama_cpp(
     ranges, n_split = fit_of_llama_cpp(profile, found)
     theirs = as_placement(profile, ranges, n_split)
     assert ours is not None
-    work = decode_work(allocate(profile, machine, theirs), theirs)
-    assert ours.token_s <= decode_s(work, rates) * (1 + 1e-9)
+    assert ours.turn_s <= with_prompts(profile, machine, rates, theirs).turn_s * (1 + 1e-9)
 
 
 def as_placement(profile: ModelProfile, ranges: dict[str, tuple[int, int]], n_split: int) -> Placement:

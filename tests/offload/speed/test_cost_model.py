@@ -6,6 +6,8 @@ import pytest
 
 from offload.devices.machine import Device, DeviceKind, DeviceSpeed, Machine
 from offload.speed.cost_model import (
+    TYPICAL_TURN,
+    Turn,
     Work,
     attention_bytes,
     attention_works,
@@ -52,18 +54,32 @@ def test_a_prompt_is_read_many_times_faster_than_an_answer_comes() -> None:
     assert prefill_s(work(4, 0), RATES, "CPU", 512) < decode_s(work(4, 0), RATES) / 10
 
 
-def test_weights_of_the_processor_are_lent_to_a_gpu_where_a_prompt_is_computed_faster_there() -> None:
-    lent = prefill_s(work(1, 4), RATES, "CPU", 512)
-    slow_link = expected_rates(Machine(HOST, (replace(CARD, link_bytes_per_s=1e6),)))
-    computed_there = prefill_s(work(1, 4), slow_link, "CPU", 512)
-    assert lent < computed_there
+@pytest.mark.parametrize("n_ubatch", [512, 2048])
+def test_a_gpu_that_computes_with_the_processors_weights_fetches_them_once_for_each_micro_batch(n_ubatch: int) -> None:
+    lent = replace(work(1, 4), prompt_gpu="GPU0", fetched_bytes=4 * GB)
+    fetching_s = 4 * GB / 25e9 / n_ubatch
+    operations_s = 5 * GB * RATES.seconds_per_operation["GPU0"]
+    expected_s = fetching_s + operations_s + RATES.overhead_s(32) / n_ubatch
+    assert prefill_s(lent, RATES, "CPU", n_ubatch) == pytest.approx(expected_s)
+
+
+def test_prompts_are_computed_where_the_weights_lie_unless_a_gpu_takes_them() -> None:
     operations_s = GB * (4 * RATES.seconds_per_operation["CPU"] + RATES.seconds_per_operation["GPU0"])
-    assert computed_there == pytest.approx(operations_s + RATES.overhead_s(32) / 512)
+    assert prefill_s(work(1, 4), RATES, "CPU", 512) == pytest.approx(operations_s + RATES.overhead_s(32) / 512)
 
 
-def test_a_gpu_without_a_layer_computes_no_prompt() -> None:
-    operations_s = 4 * GB * RATES.seconds_per_operation["CPU"]
-    assert prefill_s(work(0, 4), RATES, "CPU", 512) == pytest.approx(operations_s + RATES.overhead_s(32) / 512)
+def test_attention_over_a_cache_that_was_put_there_stays_with_the_processor() -> None:
+    lent = replace(work(1, 4), prompt_gpu="GPU0", fetched_bytes=4 * GB)
+    attending = replace(lent, host_operations={"attention": 1e9})
+    added_s = prefill_s(attending, RATES, "CPU", 512) - prefill_s(lent, RATES, "CPU", 512)
+    assert added_s == pytest.approx(1e9 * RATES.seconds_per_operation["CPU"])
+
+
+def test_a_typical_turn_reads_eight_times_what_it_answers_and_takes_both() -> None:
+    assert Turn(n_prompt=2048, n_answer=256) == TYPICAL_TURN
+    assert TYPICAL_TURN.seconds(0.001, 0.1) == pytest.approx(2.048 + 25.6)
+    assert TYPICAL_TURN.within(512) == Turn(n_prompt=512, n_answer=256)
+    assert TYPICAL_TURN.within(0) == TYPICAL_TURN, "the context is not chosen yet"
 
 
 def test_unknown_rates_are_not_called_known() -> None:

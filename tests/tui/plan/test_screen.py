@@ -32,7 +32,7 @@ async def test_a_plan_is_there_on_f7_with_devices_and_curve_and_a_way_out_is_tak
     async with open_app(client) as user:
         await open_plan(user)
         await user.sees(
-            "guide on this machine", "All 43 layers", "◆ this plan", "Keep the cache in q8_0", "Layers: CUDA0"
+            "guide on this machine", "39 of 43 layers", "◆ this plan", "Keep the cache in q8_0", "Layers: CUDA0"
         )
         await user.presses("down", "down", "enter")
         await user.sees("q8_0 ▶")

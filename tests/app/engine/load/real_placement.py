@@ -2,8 +2,8 @@
 
 Usage: python real_placement.py MODEL.gguf CACHE_DIR GPUS N_CTX FREE_BYTES; prints one JSON object. GPUS is "" for the
 processor alone, "real" for the GPUs of this machine, "real:N" for N layers on the first, or ENDPOINT,ENDPOINT for RPC
-servers. FREE_BYTES is the assumed
-memory of each GPU, 0 the reported one.
+servers; "fetching:ENDPOINT" is one that gets no layer and computes prompts. FREE_BYTES is the assumed memory of each
+GPU, 0 the reported one.
 """
 
 from __future__ import annotations
@@ -14,11 +14,12 @@ from collections.abc import Mapping
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import numpy as np
 
 from app.engine.backend import Chunk
-from app.engine.llama import LlamaBackend
+from app.engine.llama import LlamaBackend, add_rpc_servers
 from app.engine.load import planner as devices
 from app.engine.load.loading import LoadListener, load_model
 from app.engine.load.machine import detect_machine, list_gpus
@@ -27,6 +28,7 @@ from app.protocol.codec import encode
 from offload.devices.machine import Machine
 from offload.placement.load_parameters import DeviceUsage
 from quantizer.system.errors import UserError
+from tests.app.pseudo_gpu import let_fetch
 
 FIRST_TOKENS = (1, 600, 1300, 2900)  # of prompts, as far as the vocabulary goes
 N_PROMPT, N_TOKENS = 39, 16
@@ -35,8 +37,8 @@ N_PROMPT, N_TOKENS = 39, 16
 def main() -> None:
     path, cache_dir = Path(sys.argv[1]), Path(sys.argv[2])
     where, _, n_layers = sys.argv[3].partition(":")
-    is_real = where == "real"
-    endpoints = () if is_real else tuple(part for part in sys.argv[3].split(",") if part)
+    is_real, is_fetching = where == "real", where == "fetching"
+    endpoints = () if is_real else tuple(sys.argv[3].removeprefix("fetching:").split(",")) if where else ()
     report: dict[str, Any] = {"notices": []}
     check_load = devices.LoadDevices.check_load
 
@@ -53,7 +55,13 @@ def main() -> None:
         return Machine(
             replace(machine.host, bytes_per_s=1e6),
             tuple(
-                replace(gpu, free_bytes=free_bytes or gpu.free_bytes, bytes_per_s=1e12, link_latency_s=0.0, speed=None)
+                replace(
+                    gpu,
+                    free_bytes=free_bytes or gpu.free_bytes,
+                    bytes_per_s=1e12,
+                    link_latency_s=None if is_fetching else 0.0,
+                    speed=None,
+                )
                 for gpu in machine.gpus
             ),
         )
@@ -65,6 +73,13 @@ def main() -> None:
     if is_real and n_layers:
         (first, *_) = list_gpus((), cache_dir)
         config = replace(config, gpu_layers={first.name: int(n_layers)})
+    if is_fetching:
+        config = replace(config, gpu_layers={"RPC0": 0})
+        add_rpc_servers(endpoints)
+        let_fetch(["RPC0"])
+        add_servers = "app.engine.llama.add_rpc_servers"
+        patch(add_servers, lambda _endpoints: None).start()  # once: a second device would not fetch
+        patch("app.engine.load.planner.check_reachable").start()
     listener = LoadListener(
         lambda _fraction: True, report["notices"].append, lambda plan: report.update(plan=encode(plan))
     )
@@ -77,6 +92,7 @@ def main() -> None:
         answers, margins = zip(*(greedy(loaded.backend, first) for first in FIRST_TOKENS), strict=True)
         report |= {"answers": answers, "margins": margins, "is_on_host": loaded.backend.facts.is_on_host}
         report["step_ratios"] = loaded.step_cost.ratios
+        report["fetches_weights"] = loaded.backend.facts.fetches_weights
         print(json.dumps(report))
 
 

@@ -154,6 +154,7 @@ def test_less_memory_makes_it_smaller_and_then_none(
     "changes",
     [
         {"is_on_host": False},  # a GPU's memory is planned to the end
+        {"fetches_weights": True},
         {"can_generate": False},
         {"truncation": FakeBackend(supports_truncation=False).facts.truncation},
         {"truncation": FakeBackend(n_window=64).facts.truncation},

@@ -82,6 +82,19 @@ def test_layers_without_room_stay_on_the_processor(tiny_model: Path, tmp_path: P
     assert report["is_on_host"]
 
 
+def test_a_gpu_without_a_layer_computes_prompts_as_the_processor_does_in_the_planned_bytes(
+    tiny_model: Path, tmp_path: Path, endpoints: list[str]
+) -> None:
+    alone, lent = load(tiny_model, tmp_path, []), load(tiny_model, tmp_path, [f"fetching:{endpoints[0]}"])
+    assert alone["answers"] == lent["answers"]
+    assert (lent["is_on_host"], lent["fetches_weights"], lent["plan"]["prompt_gpu"]) == (True, True, "RPC0")
+    planned = {device["name"]: device for device in lent["plan"]["devices"]}
+    held = lent["held"]["RPC0"]
+    assert (planned["RPC0"]["layers"], held["weight_bytes"], held["cache_bytes"]) == (0, 0, 0)
+    assert held["compute_bytes"] > MIB // 4
+    assert held["compute_bytes"] == pytest.approx(planned["RPC0"]["compute_bytes"], rel=0.03)
+
+
 def test_a_gpu_with_less_memory_than_reported_is_an_error_with_the_numbers(tiny_model: Path, tmp_path: Path) -> None:
     with pseudo_gpus(free_ports(1), most_bytes=32 * MIB) as full:
         report = load(tiny_model, tmp_path, full, n_ctx=1 << 18)

@@ -24,6 +24,7 @@ from app.engine.model_task import run_child
 from app.engine.tuning.tune_results import RuntimeSettings
 from app.protocol.codec import decode, encode
 from app.protocol.errors import UnfitError
+from offload.advice.remedies import fit_summary
 from offload.devices.machine import DeviceSpeed, Machine
 from offload.footprint.kv_cache import KvTypes, bytes_per_cell
 from offload.footprint.model import PlannedModel, RunConfig
@@ -128,10 +129,10 @@ def test_manually_placed_layers_go_to_their_gpu_until_memory_is_too_small() -> N
 
 def test_the_excess_of_the_last_load_makes_the_next_one_smaller() -> None:
     small = Machine(CARD.host, (replace(CARD.gpus[0], free_bytes=6 * GIB),))
-    before = planner(small).attempt(CONFIG, TUNED).parameters.n_gpu_layers
-    after = planner(small, ExcessUsage(gpu_bytes=2 * GIB)).attempt(CONFIG, TUNED).parameters.n_gpu_layers
+    before = planner(small).attempt(CONFIG, TUNED).shares[0].weight_bytes
+    after = planner(small, ExcessUsage(gpu_bytes=2 * GIB)).attempt(CONFIG, TUNED).shares[0].weight_bytes
     assert 0 < after < before
-    assert not planner(small).attempt(CONFIG, TUNED).is_all_on_gpus
+    assert planner(small).attempt(CONFIG, TUNED).plan.assessment.verdict is FitLevel.PARTIAL
 
 
 def test_a_gpu_with_less_memory_than_reported_gets_fewer_layers_with_a_notice() -> None:
@@ -140,9 +141,9 @@ def test_a_gpu_with_less_memory_than_reported_gets_fewer_layers_with_a_notice() 
     attempt = plans.attempt(CONFIG, TUNED)
     loaded, smaller = load_within_memory(plans, attempt, load, notices.append, may_shorten=False)
     assert loaded == "loaded"
-    assert smaller.parameters.n_gpu_layers < attempt.parameters.n_gpu_layers
+    assert smaller.shares[0].weight_bytes < attempt.shares[0].weight_bytes
     assert smaller.config.n_ctx == CONFIG.n_ctx
-    assert f"{smaller.parameters.n_gpu_layers} of 33 layers fit" in notices[0]
+    assert fit_summary(smaller.plan.assessment) in notices[0]
 
 
 def test_a_second_failure_is_an_error_with_the_numbers() -> None:

@@ -23,6 +23,7 @@ from app.engine.speculative.draft_heads import AutoregressiveHeadSource
 from app.engine.speculative.draft_model import DraftModel
 from app.engine.speculative.draft_source import DraftSource
 from app.protocol.errors import RequestError
+from offload.footprint.weights import SCORED_BYTES, most_outputs
 from quantizer.system.errors import EngineError
 from tests.app.engine.fake_head import FakeHead
 from tests.app.engine.recording import Record, answered, run
@@ -844,9 +845,12 @@ def test_the_progress_of_a_slow_prompt_is_seen_every_second_with_the_rest_of_its
             assert each.prompt_left_s == pytest.approx(backend.now_s - now_s, rel=0.25)
 
 
-def test_a_prompt_that_is_read_from_the_cache_has_no_time_left_and_a_gpu_computes_whole_batches() -> None:
+@pytest.mark.parametrize("facts", [{"is_on_host": False}, {"fetches_weights": True}])
+def test_a_prompt_that_is_read_from_the_cache_has_no_time_left_and_a_gpu_computes_whole_batches(
+    facts: dict[str, bool],
+) -> None:
     backend = PacedBackend(n_ctx=8192, n_cells=8192)
-    backend.facts = replace(backend.facts, is_on_host=False)
+    backend.facts = replace(backend.facts, **facts)
     engine = Engine(backend, Record(), clock=lambda: backend.now_s)
     engine.submit(request(prompt="a" * 3000, n_tokens=1))
     n_computed = []
@@ -858,6 +862,14 @@ def test_a_prompt_that_is_read_from_the_cache_has_no_time_left_and_a_gpu_compute
     engine.step()
     [progress] = engine.running
     assert (progress.n_cached_tokens, progress.prompt_left_s) == (2999, None)
+
+
+def test_the_tokens_of_a_step_with_logits_are_no_more_than_a_plan_counts() -> None:
+    """Beyond them llama.cpp ends the process: answers with their drafts, and scored prompts."""
+    most_of_answers = 8 + MAX_DRAFT_TOKENS
+    for n_vocab in (4096, 32_000, 262_144):
+        n_scored = max(1, SCORED_BYTES // (4 * n_vocab))
+        assert most_outputs(n_vocab, n_sequences=8) >= most_of_answers + n_scored
 
 
 def test_the_next_prompt_is_expected_to_cost_what_the_last_one_did() -> None:

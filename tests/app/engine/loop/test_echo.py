@@ -165,7 +165,7 @@ def test_prompts_are_scored_alike_beside_others_that_take_their_cells(seed: int)
 
 
 def test_a_step_scores_no_more_than_memory_is_set_aside_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("app.engine.loop.core._MAX_SCORED_BYTES", 4 * (END + 1) * 8)
+    monkeypatch.setattr("app.engine.loop.core.SCORED_BYTES", 4 * (END + 1) * 8)
 
     class Counting(FakeBackend):
         most = 0

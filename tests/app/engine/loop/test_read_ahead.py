@@ -214,10 +214,12 @@ class Paced(FakeBackend):
         return super().decode(chunks)
 
 
-@pytest.mark.parametrize(("is_on_host", "n_most"), [(True, 64), (False, 128)])
-def test_steps_that_read_ahead_are_short(is_on_host: bool, n_most: int) -> None:
+@pytest.mark.parametrize(
+    ("is_on_host", "fetches", "n_most"), [(True, False, 64), (False, False, 128), (True, True, 128)]
+)
+def test_steps_that_read_ahead_are_short(is_on_host: bool, fetches: bool, n_most: int) -> None:
     backend = Paced(n_ctx=8192, n_cells=8192)
-    backend.facts = replace(backend.facts, is_on_host=is_on_host)
+    backend.facts = replace(backend.facts, is_on_host=is_on_host, fetches_weights=fetches)
     engine = Engine(backend, Record(), clock=lambda: backend.now_s)
     engine.submit(reading("a" * 3000))
     computed = [0]
