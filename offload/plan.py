@@ -5,12 +5,14 @@ Pure but for a dry run of the engine, which is repeated until its compute buffer
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
+from offload.advice.drafts import DraftOffer, draft_offers
 from offload.advice.remedies import Remedy, find_remedies, plan_warnings
 from offload.devices.machine import Machine
+from offload.footprint.auxiliary_models import PlannedDraft
 from offload.footprint.kv_cache import DEFAULT_N_CELLS, DEFAULT_N_CTX
 from offload.footprint.model import DEFAULT_DEPTH, PlannedModel, RunConfig
 from offload.placement.assessment import Assessment, FitLevel, assess, choose
@@ -24,23 +26,30 @@ _DEPTH_SHARE = 4  # speeds are predicted for a quarter of the context: a long on
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlacementPlan:
-    """The best plan: the placement with its `assessment`, warnings, and remedies ranked by speed.
-    Speeds may be off by `uncertainty`, a share of them."""
+    """The best plan: the placement with its `assessment`, warnings, remedies ranked by speed, and what draft models
+    would do in the memory of its GPUs. Speeds may be off by `uncertainty`, a share of them."""
 
     run_config: RunConfig
     assessment: Assessment
     uncertainty: float
     warnings: tuple[str, ...]
     remedies: tuple[Remedy, ...]
+    drafts: tuple[DraftOffer, ...] = ()
 
 
 def plan(
-    model: PlannedModel, requested: RunConfig, machine: Machine, rates: Rates, *, wants_remedies: bool = True
+    model: PlannedModel,
+    requested: RunConfig,
+    machine: Machine,
+    rates: Rates,
+    *,
+    wants_remedies: bool = True,
+    siblings: Sequence[PlannedDraft] = (),
 ) -> PlacementPlan:
-    """Plan `model` as `requested` for `machine`, whose speeds are `rates`.
-    Raises UsageError for a cache that the model cannot have, and for layers on GPUs that are not there."""
+    """Plan `model` as `requested` for `machine`, whose speeds are `rates`; `siblings` are smaller models that could
+    draft for it. Raises UsageError for a cache that the model cannot have, and for layers on GPUs that do not exist."""
     found = best_assessment(model, requested, machine, rates)
-    return _complete_plan(found, model, requested, rates, wants_remedies=wants_remedies)
+    return _complete_plan(found, model, requested, rates, siblings, wants_remedies=wants_remedies)
 
 
 def best_assessment(model: PlannedModel, requested: RunConfig, machine: Machine, rates: Rates) -> Assessment:
@@ -53,17 +62,23 @@ def best_assessment(model: PlannedModel, requested: RunConfig, machine: Machine,
 
 
 def _complete_plan(
-    found: Assessment, model: PlannedModel, requested: RunConfig, rates: Rates, *, wants_remedies: bool = True
+    found: Assessment,
+    model: PlannedModel,
+    requested: RunConfig,
+    rates: Rates,
+    siblings: Sequence[PlannedDraft],
+    *,
+    wants_remedies: bool = True,
 ) -> PlacementPlan:
     # remedies take the longest: interactive callers leave them out
+    wanted = _resolved(model, requested, found.machine)
     return PlacementPlan(
         run_config=found.profile.run_config,
         assessment=found,
         uncertainty=rates.uncertainty,
         warnings=tuple(plan_warnings(found, rates, model.n_ctx_train)),
-        remedies=find_remedies(model, _resolved(model, requested, found.machine), rates, found)
-        if wants_remedies
-        else (),
+        remedies=find_remedies(model, wanted, rates, found) if wants_remedies else (),
+        drafts=draft_offers(model, wanted, found, rates, siblings) if wants_remedies else (),
     )
 
 
@@ -91,7 +106,12 @@ _SCORES_SHARE = 0.7  # of the formula, which is right within 15 %
 
 
 def dry_plan(
-    model: PlannedModel, requested: RunConfig, machine: Machine, rates: Rates, dry_run: DryRun
+    model: PlannedModel,
+    requested: RunConfig,
+    machine: Machine,
+    rates: Rates,
+    dry_run: DryRun,
+    siblings: Sequence[PlannedDraft] = (),
 ) -> PlacementPlan:
     """Plan as `plan` does, and compare each placement with a dry run of it; where that takes more, plan again.
     Raises UsageError for a cache that the model cannot have, and what `dry_run` raises."""
@@ -103,10 +123,11 @@ def dry_plan(
             is_well = not overfull(shares, machine)
             if is_well or requested.gpu_layers is not None:  # manual placements stay
                 verdict = found.verdict if is_well else FitLevel.WONT_RUN
-                return _complete_plan(replace(found, shares=shares, verdict=verdict), model, requested, rates)
+                found = replace(found, shares=shares, verdict=verdict)
+                return _complete_plan(found, model, requested, rates, siblings)
         model = _scaled(model, found, measured)
         found = best_assessment(model, requested, machine, rates)
-    return _complete_plan(found, model, requested, rates)
+    return _complete_plan(found, model, requested, rates, siblings)
 
 
 def _measured_shares(found: Assessment, measured: Mapping[str, int], compute_scale: float) -> tuple[Share, ...]:

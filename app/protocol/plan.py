@@ -154,6 +154,22 @@ class PlanOption:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class PlanDraft:
+    """What a draft model on a GPU would do: its bytes, the layers that then stay on GPUs, tokens a second at the usual
+    `acceptance` of its drafts, as a share of those without it (`gain`), and the acceptance from which on it is as fast,
+    None where nothing is."""
+
+    what: str
+    bytes: int
+    layers: int
+    draft_tokens: int
+    acceptance: float
+    decode_tps: float
+    gain: float
+    least_acceptance: float | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class MeasuredRun:
     """A measured rate of an answer ("decode") or a prompt ("prefill") behind `depth` tokens, in tokens a second. `at_s`
     counts from 1970, 0 where unknown; `gpu_layers` is None where unknown. One that `is_quiet` was slowed by no other
@@ -232,6 +248,7 @@ class Plan:
     prompt_gpu: str = ""
     fetched_bytes: int = 0
     runner_up: PlanOption | None = None
+    drafts: tuple[PlanDraft, ...] = ()
 
     @property
     def is_unfit(self) -> bool:
@@ -342,6 +359,19 @@ def describe_plan(plan: PlacementPlan, max_bytes: int = 0) -> Plan:
         prompt_gpu=found.placement.prompt_gpu if found.placement is not None else "",
         fetched_bytes=found.fetched_bytes,
         runner_up=_option(found.runner_up),
+        drafts=tuple(
+            PlanDraft(
+                what=offer.what,
+                bytes=offer.n_bytes,
+                layers=offer.n_on_gpus,
+                draft_tokens=offer.n_tokens,
+                acceptance=offer.acceptance,
+                decode_tps=round(offer.decode_tps, 3),
+                gain=round(offer.gain, 3),
+                least_acceptance=_rounded(offer.least_acceptance),
+            )
+            for offer in plan.drafts
+        ),
     )
 
 

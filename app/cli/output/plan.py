@@ -70,6 +70,10 @@ def plan_lines(
         yield ""
         yield "What would help:"
         yield from _remedies(plan)
+    if plan.drafts:
+        yield ""
+        yield "As drafts in the GPU's memory, instead of layers:"
+        yield from _drafts(plan)
     if with_curve:
         yield ""
         yield from _curve_lines(plan)
@@ -148,6 +152,18 @@ def _remedies(plan: PlacementPlan) -> Iterator[str]:
             yield f"    {remedy.cost}"
         else:
             yield f"  {remedy.what.ljust(width)}  {gained:>13}  {remedy.cost}"
+
+
+def _drafts(plan: PlacementPlan) -> Iterator[str]:
+    for offer in plan.drafts:
+        speed = f"answers {format_speed(offer.decode_tps)} tok/s where {offer.acceptance:.0%} are accepted"
+        pays = "never as fast as without"
+        if offer.least_acceptance is not None:
+            pays = f"faster than without from {offer.least_acceptance:.0%} on"
+        beside = f"{format_memory(offer.n_bytes)} beside {offer.n_on_gpus} layers"
+        yield f"  {offer.what} ({beside}): {speed}, {offer.gain:.2f} times as fast; {pays}"
+    if not any(offer.pays for offer in plan.drafts):
+        yield "  Layers are the better use of this memory."
 
 
 def gains_json(rows: Sequence[DraftGain], *, is_measured: bool) -> dict[str, Any]:

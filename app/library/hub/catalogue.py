@@ -19,7 +19,9 @@ from app.library.hub.reference import (
     RepoReference,
     parse_reference,
 )
+from offload.footprint.auxiliary_models import PlannedDraft
 from offload.footprint.model import PlannedModel
+from offload.footprint.weights import graph_shape_of
 from quantizer.convert.checkpoint_source import config_header
 from quantizer.gguf.tensor_types import FILE_TYPES, FileType
 from quantizer.system.errors import UsageError
@@ -30,6 +32,7 @@ _TEXT = re.compile(r".{1,80}")
 _MONTH = re.compile(r"20\d\d-(0[1-9]|1[0-2])")
 _ADDRESS = re.compile(r"https://[\w.-]+/[\w./@+#=?-]+")
 _N_SIMILAR, _LEAST_SIMILAR = 3, 0.75  # the share of letters that two similar names have in common
+_LEAST_BITS, _MOST_SIBLINGS = 4.0, 3
 _NEW_MONTHS = 6  # a catalogue older than this misses models that people fetch
 
 
@@ -81,6 +84,30 @@ class Catalogue:
 @cache
 def read_catalogue() -> Catalogue:
     return parse_catalogue((files("assets") / "catalogue.toml").read_text(encoding="utf-8"))
+
+
+_LEAST_TIMES_SMALLER = 4  # a draft model that takes a quarter of the model's time for each token gains little
+
+
+def siblings_of(model: PlannedModel) -> tuple[PlannedDraft, ...]:
+    """Return smaller models of the catalogue that can draft for `model`, each in its smallest type of 4 bits or more:
+    of the same makers' family, by name, and with as many tokens in their vocabulary."""
+    family, n_vocab = _family(model.header.architecture), graph_shape_of(model.header).n_logits
+    found = []
+    for other in read_catalogue().models:
+        if _family(other.name) != family or other.parameters * _LEAST_TIMES_SMALLER > model.n_parameters:
+            continue
+        outline = other.outline()
+        if graph_shape_of(outline.header).n_logits == n_vocab:
+            types = [each for each in other.quants if each.base.bits_per_weight > _LEAST_BITS]
+            smallest = outline.quantized(min(types or other.quants, key=lambda each: each.base.bits_per_weight))
+            found.append(PlannedDraft(other.name, smallest.header, smallest.tensors))
+    return tuple(sorted(found, key=lambda draft: sum(tensor.n_bytes for tensor in draft.tensors))[:_MOST_SIBLINGS])
+
+
+def _family(name: str) -> str:
+    """Return the letters that a name or an architecture begins with: qwen of qwen3-30b-a3b and of qwen3moe."""
+    return re.match(r"[a-z]*", name.lower())[0]  # type: ignore[index]
 
 
 def catalogue_notice(dated: date, today: date) -> str:

@@ -76,8 +76,12 @@ class PlanningContext:
         )
 
     def plan(self, model: PlannedModel, *, wants_remedies: bool = True) -> PlacementPlan:
-        """Return the plan of `model`: shares, warnings, remedies. Raises as `best_assessment` does."""
-        return plan(model, self.requested, self.machine, self.rates, wants_remedies=wants_remedies)
+        """Return the plan of `model`: shares, warnings, remedies, and what drafts would do. Raises as `best_assessment`
+        does."""
+        from app.library.hub.catalogue import siblings_of
+
+        siblings = siblings_of(model) if wants_remedies and self.machine.gpus else ()
+        return plan(model, self.requested, self.machine, self.rates, wants_remedies=wants_remedies, siblings=siblings)
 
 
 def planning_context(settings: Settings, machine: Machine) -> PlanningContext:
@@ -112,11 +116,14 @@ def plan_of(model: PlannedModel, settings: Settings, context: PlanningContext, *
         rpc = parse_rpc_endpoints(settings.rpc)
         return compute_by_device(DryRunRequest(model.header.path, setting, parameters, rpc))
 
+    from app.library.hub.catalogue import siblings_of
+
     run_config = context.best_assessment(model).profile.run_config
     if run_config.n_cells > _MOST_DRY_CELLS:
         return context.plan(model)
     if is_here:
-        return dry_plan(model, context.requested, context.machine, context.rates, dry_run)
+        siblings = siblings_of(model) if context.machine.gpus else ()
+        return dry_plan(model, context.requested, context.machine, context.rates, dry_run, siblings)
     n_bytes = sum(dry_run(run_config, ON_HOST).values())
     return context.plan(model.measured(run_config, n_bytes))
 

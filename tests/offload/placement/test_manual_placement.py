@@ -113,4 +113,4 @@ def test_who_wants_no_remedies_gets_the_same_plan_without_them() -> None:
     whole = plan(SMALL, question, RTX_3060, expected_rates(RTX_3060))
     quick = plan(SMALL, question, RTX_3060, expected_rates(RTX_3060), wants_remedies=False)
     assert whole.remedies
-    assert quick == replace(whole, remedies=())
+    assert quick == replace(whole, remedies=(), drafts=())

@@ -33,7 +33,7 @@ def test_a_plan_is_one_object_with_stable_keys(environment: Mapping[str, str], t
     output = json_of(plan(environment, str(tiny_model), *arguments))
     keys = ["verdict", "setting", "n_layers", "devices", "decode_tps", "best_tps", "prefill_tps", "first_token_s"]
     others = ["uncertainty", "curve", "warnings", "remedies", "extras", "saved_chats_bytes", "turn", "prompt_gpu"]
-    assert list(output) == [*keys, *others, "fetched_bytes", "runner_up", "measured"]
+    assert list(output) == [*keys, *others, "fetched_bytes", "runner_up", "drafts", "measured"]
     assert (output["prompt_gpu"], output["fetched_bytes"], output["runner_up"]) == ("", 0, None)
     assert (output["turn"]["prompt_tokens"], output["turn"]["answer_tokens"]) == (128, 256)
     assert output["verdict"] == "fits"

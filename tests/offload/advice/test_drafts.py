@@ -1,0 +1,88 @@
+"""What a draft model in the GPU's memory would do for a model larger than it."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from offload.advice.drafts import DraftOffer
+from offload.devices.machine import Machine
+from offload.footprint.auxiliary_models import AuxiliaryModels, PlannedDraft
+from offload.footprint.model import PlannedModel, RunConfig
+from offload.plan import PlacementPlan, plan
+from offload.speed.cost_model import expected_rates
+from quantizer.gguf.tensor_types import file_type_named
+from tests.offload.machines import MACHINES
+from tests.offload.model_outlines import header_of
+
+GIB = 1 << 30
+HERE = MACHINES["RTX 3060 12 GB, 32 GB RAM"]
+QUESTION = RunConfig(n_ctx=4096, n_sequences=1)
+
+
+def model(name: str, file_type: str) -> PlannedModel:
+    header = header_of(name)
+    return PlannedModel(header, header.tensors).quantized(file_type_named(file_type))
+
+
+def planned(target: PlannedModel, card_gib: float, siblings: tuple[PlannedDraft, ...] = ()) -> PlacementPlan:
+    machine = Machine(HERE.host, (replace(HERE.gpus[0], free_bytes=int(card_gib * GIB)),))
+    return plan(target, QUESTION, machine, expected_rates(machine), siblings=siblings)
+
+
+def draft(name: str = "qwen3-0.6b") -> PlannedDraft:
+    small = model(name, "Q4_K_M")
+    return PlannedDraft(name, small.header, small.tensors)
+
+
+@pytest.fixture(scope="module")
+def offers() -> tuple[DraftOffer, ...]:
+    return planned(model("llama-3.1-8b", "Q8_0"), 7, (draft(),)).drafts
+
+
+def test_copies_and_siblings_are_offered_with_their_bytes_the_fastest_first(offers: tuple[DraftOffer, ...]) -> None:
+    names = {offer.what for offer in offers}
+    assert names == {"a copy of itself in Q2_K", "a copy of itself in IQ2_XS", "qwen3-0.6b"}
+    assert [offer.decode_tps for offer in offers] == sorted((offer.decode_tps for offer in offers), reverse=True)
+    sizes = {offer.what: offer.n_bytes for offer in offers}
+    assert 3 * GIB < sizes["a copy of itself in Q2_K"] < 4.5 * GIB
+
+
+def test_a_draft_takes_the_place_of_layers(offers: tuple[DraftOffer, ...]) -> None:
+    alone = planned(model("llama-3.1-8b", "Q8_0"), 7).assessment.placement
+    assert alone is not None
+    assert all(offer.n_on_gpus < alone.n_on_gpus for offer in offers)
+
+
+def test_the_gain_is_that_over_the_plan_without_it_and_the_least_acceptance_tells_when_it_pays(
+    offers: tuple[DraftOffer, ...],
+) -> None:
+    plain_tps = planned(model("llama-3.1-8b", "Q8_0"), 7).assessment.decode_tps
+    for offer in offers:
+        assert offer.gain == pytest.approx(offer.decode_tps / plain_tps)
+        if offer.least_acceptance is not None:
+            assert offer.pays == (offer.acceptance >= offer.least_acceptance)
+
+
+def test_there_is_nothing_to_weigh_for_a_model_that_fits_has_a_draft_or_no_gpu() -> None:
+    assert planned(model("llama-3.1-8b", "Q4_K_M"), 11).drafts == ()
+    drafting = replace(model("llama-3.1-8b", "Q8_0"), auxiliary=AuxiliaryModels(draft=draft()))
+    assert planned(drafting, 7).drafts == ()
+    alone = Machine(HERE.host)
+    assert plan(model("llama-3.1-8b", "Q8_0"), QUESTION, alone, expected_rates(alone)).drafts == ()
+
+
+def test_a_draft_gains_less_where_each_of_its_tokens_needs_other_experts() -> None:
+    """Eight of 128: a step of four tokens reads nearly four times as many."""
+    (offer,) = (
+        each for each in planned(model("qwen3-30b-a3b", "Q4_K_M"), 8, (draft(),)).drafts if each.what == "qwen3-0.6b"
+    )
+    assert not offer.pays
+    assert offer.n_tokens == 1, "the shortest is the least bad"
+
+
+def test_a_copy_that_is_hardly_smaller_is_not_offered() -> None:
+    found = planned(model("llama-3.1-8b", "Q2_K"), 2)
+    assert found.assessment.placement is not None
+    assert found.drafts == ()
