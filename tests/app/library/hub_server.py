@@ -307,8 +307,12 @@ class HubHandler(BaseHTTPRequestHandler):
         n_block = _THROTTLED_BLOCK_BYTES if rate else _BLOCK_BYTES
         for begin in range(0, len(data), n_block):
             with data[begin : begin + n_block] as block:
-                self.connection.sendall(block)
-                self.entry.n_sent += len(block)
+                self.entry.n_sent += len(block)  # before it is received: whoever has it may ask how much was sent
+                try:
+                    self.connection.sendall(block)
+                except OSError:
+                    self.entry.n_sent -= len(block)
+                    raise
                 if rate:
                     time.sleep(len(block) / rate)
 

@@ -84,8 +84,8 @@ class _Handler(BaseHTTPRequestHandler):
         self.end_headers()
         if begin + len(body) > page.ends_at:
             body, self.close_connection = body[: max(page.ends_at - begin, 0)], True
+        self._web.n_sent += len(body)  # before it is received: whoever has it may ask how much was sent
         self.wfile.write(body)
-        self._web.n_sent += len(body)
 
     def log_message(self, *_args: Any) -> None:
         """Stay silent."""

@@ -119,9 +119,6 @@ async def test_a_file_at_a_url_that_changed_and_kept_its_length_is_another_one(
     path = await library.pull(url)
     n_sent = library.hub.n_sent("stranger")
     assert await library.pull(url) == path
-    async with asyncio.timeout(60):
-        while library.hub.n_sent("stranger") == n_sent:  # noqa: ASYNC110 - the hub counts behind what it has sent
-            await asyncio.sleep(0.01)
     assert library.hub.n_sent("stranger") == n_sent + 1  # the question what there is
     library.hub.plain["m.gguf"] = (changed, other)
     assert (await library.pull(url)).read_bytes() == changed
