@@ -240,6 +240,9 @@ def _others(model: PlannedModel, wanted: RunConfig, machine: Machine) -> Iterato
         for n_cells in dict.fromkeys((wanted.n_cells, wanted.n_ctx)):
             for n_ubatch in (wanted.n_ubatch, *larger, *(smaller if n_cells == wanted.n_ctx else ())):
                 run_config = replace(wanted, n_cells=n_cells, is_fused=is_fused, n_ubatch=n_ubatch)
+                is_doubtful = not machine.gpus and is_fused is not wanted.is_fused  # one change at a time
+                if is_doubtful and (n_cells != wanted.n_ctx or n_ubatch != wanted.n_ubatch):
+                    continue
                 if run_config == wanted or (n_ubatch in larger and model.bounded_ubatch(run_config) != n_ubatch):
                     continue
                 yield run_config
