@@ -95,7 +95,7 @@ def check_fit(plan: PlacementPlan, when_unfit: UnfitPolicy) -> str:
     has to agree first, EngineError when nobody can be asked and it is too large."""
     level = plan.assessment.verdict
     profile, machine = plan.assessment.profile, plan.assessment.machine
-    n_bytes = profile.weight_bytes + profile.cache_bytes + profile.compute_bytes
+    n_bytes = profile.total_bytes - profile.host_bytes  # with what is beside the model
     # Beyond free memory the file is read from disk again and again.
     is_too_large = level is FitLevel.WONT_RUN and (bool(machine.gpus) or n_bytes > machine.host.free_bytes)
     if level is not FitLevel.PARTIAL and not is_too_large:
