@@ -14,7 +14,7 @@ from offload.format import format_bandwidth, format_memory
 from offload.placement.assessment import Assessment, FitLevel, assess, choose
 from offload.placement.search import overfull
 from offload.speed.cost_model import Rates, expected_rates
-from quantizer.figures import format_speed
+from quantizer.figures import format_figure, format_speed
 from quantizer.gguf.tensor_types import FILE_TYPES
 
 _FILE_TYPES = ("Q8_0", "Q6_K", "Q5_K_M", "Q4_K_M", "IQ4_XS", "Q3_K_M", "Q2_K")  # from the best to the smallest
@@ -215,7 +215,8 @@ def _assumptions(found: Assessment, rates: Rates) -> Iterator[str]:
         pace = 1 / rates.seconds_per_operation[name] / 1e12
         link = rates.link_seconds_per_byte[name]
         assumed = [f"its link carries {format_bandwidth(1 / link)} GB/s"] if link and not gpu.link_bytes_per_s else []
-        assumed += [f"it computes {pace:.3g} TFLOP/s"] if gpu.speed is None and name not in rates.tables else []
+        if gpu.speed is None and name not in rates.tables:
+            assumed.append(f"it computes {format_figure(pace, 3)} TFLOP/s")
         if assumed:
             what = " and ".join(assumed)
             yield f"Of {name} it is assumed, not measured, that {what}: prompts may be faster or slower."
