@@ -71,12 +71,15 @@ def drafted_answer(
     while len(answer) < n_new:
         position = len(prompt) + len(answer) - 1
         drafted = draft(backend, 0, position, answer[-1], n_drafted)
+        backend.hold(0)
         backend.decode([Chunk(0, position, [answer[-1], *drafted], 1 + len(drafted))])
         own = [int(backend.logits(row).argmax()) for row in range(1 + len(drafted))]
         n_same = next((i for i, token in enumerate(drafted) if token != own[i]), len(drafted))
         answer += own[: n_same + 1]
         n_steps += 1
-        backend.truncate(0, len(prompt) + len(answer) - 1)
+        known = [*prompt, *answer[:-1]]
+        if (n_left := backend.truncate(0, len(known))) < len(known):  # a state went back further
+            backend.decode([Chunk(0, n_left, known[n_left:], 1)])
     backend.truncate(0, 0)
     return answer, n_steps
 
