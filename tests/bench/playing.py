@@ -11,6 +11,9 @@ from itertools import repeat
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+from numpy.typing import NDArray
+
 from app.engine.backend import Chunk, DecodeStatus, Sampler
 from app.engine.cache.state_store import StateStore
 from app.engine.llama import LlamaBackend, LlamaModel, LoadedHead
@@ -195,6 +198,9 @@ class _RecordingSampler:
     def sample(self, row: int) -> int:
         self._tokens.append(self._sampler.sample(row))
         return self._tokens[-1]
+
+    def foresee(self, logits: NDArray[np.float32], n_ahead: int) -> tuple[int, float] | None:
+        return self._sampler.foresee(logits, n_ahead)
 
     def accept(self, token: int) -> None:
         self._sampler.accept(token)

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 from rich.table import Table
 
 from app.bench.workloads import RandomText
@@ -100,6 +101,9 @@ class _RecordingSampler:
         token = self._sampler.sample(row)
         self._recorder.note(row, token)
         return token
+
+    def foresee(self, logits: NDArray[np.float32], n_ahead: int) -> tuple[int, float] | None:
+        return self._sampler.foresee(logits, n_ahead)
 
     def accept(self, token: int) -> None:
         self._sampler.accept(token)

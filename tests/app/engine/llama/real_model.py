@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from app.engine.backend import Choice, Sampler
 from app.engine.llama import LlamaBackend, LlamaModel, grammar_samplers, model
@@ -63,6 +64,9 @@ class RecordingSampler:
 
     def choice(self, row: int) -> Choice:
         return self._sampler.choice(row)
+
+    def foresee(self, logits: NDArray[np.float32], n_ahead: int) -> tuple[int, float] | None:
+        return self._sampler.foresee(logits, n_ahead)
 
     def accept(self, token: int) -> None:
         self._sampler.accept(token)
