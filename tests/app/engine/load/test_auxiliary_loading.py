@@ -54,7 +54,7 @@ def test_drafts_of_the_same_model_are_nearly_always_accepted(
 ) -> None:
     drafted = answers[f"drafted at {temperature}"]
     tally = drafted["drafts"]["draft model"]
-    assert tally["n_drafted"] > 50
+    assert tally["n_drafted"] > 20, "what is looked up takes the rest"
     assert tally["n_accepted"] > 0.9 * tally["n_drafted"]
     assert drafted["n_steps"] < answers[f"plain at {temperature}"]["n_steps"], "which looks up drafts too"
 
