@@ -5,14 +5,13 @@ Pure but for a dry run of the engine, which is repeated until its compute buffer
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 
-from offload.advice.drafts import DraftOffer, draft_offers
+from offload.advice.drafts import DraftOffer, Siblings, draft_offers
 from offload.advice.remedies import Remedy, find_remedies, plan_warnings
 from offload.devices.machine import Machine
-from offload.footprint.auxiliary_models import PlannedDraft
 from offload.footprint.kv_cache import DEFAULT_N_CELLS, DEFAULT_N_CTX
 from offload.footprint.model import DEFAULT_DEPTH, PlannedModel, RunConfig
 from offload.placement.assessment import Assessment, FitLevel, assess, choose
@@ -44,9 +43,9 @@ def plan(
     rates: Rates,
     *,
     wants_remedies: bool = True,
-    siblings: Sequence[PlannedDraft] = (),
+    siblings: Siblings = tuple,
 ) -> PlacementPlan:
-    """Plan `model` as `requested` for `machine`, whose speeds are `rates`; `siblings` are smaller models that could
+    """Plan `model` as `requested` for `machine`, whose speeds are `rates`; `siblings` finds smaller models that could
     draft for it. Raises UsageError for a cache that the model cannot have, and for layers on GPUs that do not exist."""
     found = best_assessment(model, requested, machine, rates)
     return _complete_plan(found, model, requested, rates, siblings, wants_remedies=wants_remedies)
@@ -66,7 +65,7 @@ def _complete_plan(
     model: PlannedModel,
     requested: RunConfig,
     rates: Rates,
-    siblings: Sequence[PlannedDraft],
+    siblings: Siblings,
     *,
     wants_remedies: bool = True,
 ) -> PlacementPlan:
@@ -111,7 +110,7 @@ def dry_plan(
     machine: Machine,
     rates: Rates,
     dry_run: DryRun,
-    siblings: Sequence[PlannedDraft] = (),
+    siblings: Siblings = tuple,
 ) -> PlacementPlan:
     """Plan as `plan` does, and compare each placement with a dry run of it; where that takes more, plan again.
     Raises UsageError for a cache that the model cannot have, and what `dry_run` raises."""

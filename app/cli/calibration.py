@@ -152,7 +152,7 @@ class MixTarget:
         if self.kld:
             return f"kld{format_number(self.kld)}"
         unit, n_unit = next((unit for unit in _UNITS if self.n_bytes >= unit[1]), ("B", 1))
-        return f"{format_figure(self.n_bytes / n_unit, 4).replace(',', '')}{unit}"
+        return f"{format_figure(self.n_bytes / n_unit, 4, has_commas=False)}{unit}"
 
 
 @dataclass(frozen=True, slots=True)

@@ -209,6 +209,11 @@ class BackendFacts:
     fetches_weights: bool = False  # a GPU fetches the processor's weights for each step of a prompt
 
     @property
+    def uses_gpu(self) -> bool:
+        """Whether a GPU computes, if only prompts."""
+        return self.fetches_weights or not self.is_on_host
+
+    @property
     def n_window(self) -> int:
         return self.truncation.n_window
 

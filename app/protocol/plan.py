@@ -390,7 +390,7 @@ def _option(other: Assessment | None) -> PlanOption | None:
     at = other.placement
     return PlanOption(
         what=choice_summary(other),
-        layers={name: count for name, count in zip(at.gpus, at.gpu_layers, strict=True) if count},
+        layers=at.layers_by_gpu,
         ubatch=other.profile.run_config.n_ubatch,
         prompt_gpu=at.prompt_gpu,
         decode_tps=_rounded(other.decode_tps),

@@ -7,8 +7,11 @@ offer also says from which acceptance on it is as fast as the plan without it.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import TypeAlias
+
+import numpy as np
 
 from offload.footprint.auxiliary_models import PlannedDraft
 from offload.footprint.model import PlannedModel, RunConfig
@@ -28,6 +31,8 @@ _LENGTHS = range(1, 17)
 _SMALLER = 0.7  # of the model's bytes: a larger copy takes nearly as long as the model
 _STEPS = 12  # of the search for the least acceptance: to a four-thousandth
 _ACCEPTANCE = 0.999  # the most that is considered
+
+Siblings: TypeAlias = Callable[[], Sequence[PlannedDraft]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,17 +56,17 @@ class DraftOffer:
 
 
 def draft_offers(
-    model: PlannedModel, wanted: RunConfig, found: Assessment, rates: Rates, siblings: Sequence[PlannedDraft] = ()
+    model: PlannedModel, wanted: RunConfig, found: Assessment, rates: Rates, siblings: Siblings = tuple
 ) -> tuple[DraftOffer, ...]:
     """Return what drafts would do for `model`, planned as `wanted`, whose best assessment `found` leaves a part of it
-    with the processor: of low-bit copies of itself, and of `siblings`, smaller models with its vocabulary. The best
-    comes first; none for a model that has a draft, or whose speed is unknown."""
+    with the processor: of low-bit copies of itself, and of `siblings`, smaller models with its vocabulary, which
+    are looked for only then. The best comes first; none for a model that has a draft, or whose speed is unknown."""
     has_draft = model.auxiliary.draft is not None or model.auxiliary.has_mtp_layer
     if found.verdict is not FitLevel.PARTIAL or not found.machine.gpus or found.decode_tps is None or has_draft:
         return ()
     offers = [
         offer
-        for draft, acceptance in _candidates(model, siblings)
+        for draft, acceptance in _candidates(model, siblings())
         if (offer := _offer(model, wanted, found, rates, draft, acceptance, 1 / found.decode_tps)) is not None
     ]
     return tuple(sorted(offers, key=lambda offer: -offer.decode_tps))
@@ -137,8 +142,9 @@ def _verify_s(model: PlannedModel, found: Assessment, rates: Rates) -> Mapping[i
     table = rates.tables.get(host)
     ratios = step_ratios(found.profile, table, sizes) if table is not None else {}
     known = ratios or CPU_COST_RATIOS
+    at = dict(zip(sizes, np.interp(sizes, list(known), list(known.values())).tolist(), strict=True))
     others_s = 1 / found.speed.decode_tps - host_s
-    return {n: others_s + host_s * max(_at(known, n), _expert_share(model, n)) for n in sizes}
+    return {n: others_s + host_s * max(at[n], _expert_share(model, n)) for n in sizes}
 
 
 def _expert_share(model: PlannedModel, n_tokens: int) -> float:
@@ -148,11 +154,3 @@ def _expert_share(model: PlannedModel, n_tokens: int) -> float:
     if not (n_experts and n_used):
         return 0.0
     return n_experts / n_used * (1 - (1 - n_used / n_experts) ** n_tokens)
-
-
-def _at(known: Mapping[int, float], size: int) -> float:
-    """Return the value at `size`, on the line between its neighbours."""
-    low = max(n for n in known if n <= size)
-    high = min((n for n in known if n >= size), default=low)
-    share = (size - low) / (high - low) if high > low else 0.0
-    return known[low] + share * (known[high] - known[low])

@@ -223,10 +223,8 @@ class LoadMeter:
     def has_room_now(self, n_threads: int) -> bool:
         """Return whether so many threads would each find a processor now, whatever others did before; False where the
         system does not say. Takes 5 ms where they would not. To be asked while nothing is computed here."""
-        for is_again in (False, *[True] * _N_SAMPLES):
-            if (
-                is_again
-            ):  # what asked for an answer goes to sleep within a millisecond, a program that computes does not
+        for number in range(1 + _N_SAMPLES):
+            if number:  # what asked for an answer sleeps within a millisecond, a program that computes does not
                 time.sleep(_SAMPLE_S)
             n_running = self._read_running()
             if n_running is None:

@@ -148,7 +148,7 @@ def assess(
     token_s = decode_s(decode_work(shares, placement), rates)
     prompt_s = prefill_s(prefill_work(profile, shares, placement), rates, machine.host.name, n_at_once(profile))
     found = replace(found, speed=Speed(1 / token_s, 1 / prompt_s, DEFAULT_N_PROMPT * prompt_s + token_s))
-    if not {name for name, count in zip(best.gpus, best.gpu_layers, strict=True) if count} <= rates.known:
+    if not best.layers_by_gpu.keys() <= rates.known:
         return found
     steps_s = curve(profile, machine, rates)
     return replace(found, best_tps=1 / best.token_s, curve=tuple(1 / step_s for step_s in steps_s))
@@ -226,7 +226,7 @@ def _what(found: Assessment) -> tuple[object, ...]:
     """Return what distinguishes a choice: sizes of the cache alone do not."""
     at = found.placement
     assert at is not None
-    layers = tuple((name, count) for name, count in zip(at.gpus, at.gpu_layers, strict=True) if count)
+    layers = tuple(at.layers_by_gpu.items())
     n_split = at.n_split if layers else 0
     return layers, n_split, at.has_cache_on_host, at.prompt_gpu, found.profile.run_config.n_ubatch
 

@@ -60,8 +60,7 @@ ON_HOST = LoadParameters()  # nothing on a GPU, and defaults for the processor
 
 def load_parameters(profile: ModelProfile, machine: Machine, placement: Placement) -> LoadParameters:
     """Return the parameters that make llama.cpp place the layers of `profile` so."""
-    used = [(name, count) for name, count in zip(placement.gpus, placement.gpu_layers, strict=True) if count]
-    used.reverse()  # a placement begins with the last layers
+    used = [*reversed(placement.layers_by_gpu.items())]  # a placement begins with the last layers
     if placement.prompt_gpu and not used:
         used = [(placement.prompt_gpu, 0)]
     split = [str(index) for index in range(len(profile.layers) - placement.n_on_gpus, placement.n_split)]

@@ -75,6 +75,11 @@ class Placement:
     def n_on_gpus(self) -> int:  # the output counted
         return sum(self.gpu_layers)
 
+    @property
+    def layers_by_gpu(self) -> dict[str, int]:
+        """The layers of each GPU that has any, in the order of `gpus`."""
+        return {name: count for name, count in zip(self.gpus, self.gpu_layers, strict=True) if count}
+
 
 ALL_ON_HOST = Placement(gpus=(), gpu_layers=(), n_split=0, n_crossings=0, token_s=0.0)  # without a speed
 
@@ -164,8 +169,7 @@ def _lender(placement: Placement, machine: Machine) -> str:
     """Return the GPU of `placement` that llama.cpp takes for prompts of the processor's layers, "" without one: the one
     that it lists first, which has the earliest layers. GPUs of other machines fetch nothing."""
     is_remote = {gpu.name: gpu.is_remote for gpu in machine.gpus}
-    used = [name for name, count in zip(placement.gpus, placement.gpu_layers, strict=True) if count]
-    return next((name for name in reversed(used) if not is_remote[name]), "")
+    return next((name for name in reversed(placement.layers_by_gpu) if not is_remote[name]), "")
 
 
 def _turn(profile: ModelProfile) -> Turn:
@@ -705,11 +709,10 @@ def _share(
 def _left(layer: Layer, *, is_split: bool, has_cache_on_host: bool) -> Layer:
     left = Layer()
     if is_split:
-        share = layer.movable_read_bytes / layer.read_bytes if layer.read_bytes else 0.0
         left = Layer(
             weight_bytes=layer.movable_bytes,
             read_bytes=layer.movable_read_bytes,
-            operations=layer.operations * share,
+            operations=_movable_operations(layer),
             unpacking_bytes=layer.movable_unpacking_bytes,
             weights=layer.movable_weights,
         )

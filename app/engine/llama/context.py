@@ -173,13 +173,10 @@ class LlamaBackend:
 
     def _new_free_sampler(self, params: SamplingParams, ignore_eos: bool, history: Sequence[int]) -> LlamaSampler:
         banned = self._end_tokens if ignore_eos else ()
-        chain, n, draw = (
-            self._chains.build(params, banned, history),
-            n_candidates(params, banned),
-            SharedDraw.of(params),
-        )
+        draw = SharedDraw.of(params)
         is_native = draw is None and self.facts.n_vocab < _LARGE_VOCABULARY
-        return LlamaSampler(self._candidates, chain, None if is_native else n, draw)
+        n_likeliest = None if is_native else n_candidates(params, banned)
+        return LlamaSampler(self._candidates, self._chains.build(params, banned, history), n_likeliest, draw)
 
     def _new_grammar(self, text: str, visible: Collection[int]) -> Grammar:
         # A special token has no text for clients, except where it is `visible` to them.

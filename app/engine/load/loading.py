@@ -433,8 +433,7 @@ def _batch_context(
     and for models whose states or windows take memory for each answer. Attention is fused there: SmolLM2 135M, of a
     step of 8 answers with 440 tokens each 2.3 ms a token are attention instead of 7, for it skips others' cells."""
     facts, config = native.backend.facts, attempt.config
-    is_planned = not facts.is_on_host or facts.fetches_weights
-    is_shared = is_planned or not facts.truncation.is_unlimited or not facts.can_generate
+    is_shared = facts.uses_gpu or not facts.truncation.is_unlimited or not facts.can_generate
     if is_shared or native.has_head:
         return None
 

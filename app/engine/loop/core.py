@@ -292,15 +292,14 @@ class Engine:
         if self._is_deterministic:
             return self._budget
         reads_ahead = bool(runnable) and all(sequence.request.reads_ahead for sequence in runnable)
-        if (self._facts.fetches_weights or not self._facts.is_on_host) and not reads_ahead:
+        if self._facts.uses_gpu and not reads_ahead:
             return self._budget
         paces = [sequence.pace for sequence in runnable if sequence.pace is not None]
         token_s = max((pace.next_token_s for pace in paces), default=0.0)
         n_tokens = self._budget.n_tokens
         most_s = _READ_AHEAD_STEP_S if reads_ahead else _PROMPT_STEP_S
         if token_s * n_tokens > most_s:
-            is_here = self._facts.is_on_host and not self._facts.fetches_weights
-            n_least = _LEAST_PROMPT_STEP if is_here else _LEAST_GPU_STEP
+            n_least = _LEAST_GPU_STEP if self._facts.uses_gpu else _LEAST_PROMPT_STEP
             n_fewer = max(n_least, int(most_s / token_s) // BLOCK_TOKENS * BLOCK_TOKENS)
             n_tokens = min(n_tokens, n_fewer)
         if any(pace.n_observed == 0 and pace.n_tokens - pace.n_read > n_tokens for pace in paces):

@@ -69,6 +69,10 @@ def n_candidates(params: SamplingParams, banned: Sequence[int] = ()) -> int | No
     return (1 if params.is_greedy else params.top_k) + len(params.logit_bias) + len(banned)
 
 
+def has_xtc(params: SamplingParams) -> bool:
+    return params.xtc_probability > 0.0 and params.xtc_threshold <= XTC_OFF_ABOVE
+
+
 def check_biases(params: SamplingParams, n_vocab: int) -> None:
     """Raise RequestError for a logit_bias of a token outside a vocabulary of `n_vocab`."""
     for token, _ in params.logit_bias:
@@ -89,13 +93,12 @@ def _against_repetition(params: SamplingParams) -> tuple[Stage, ...]:
 
 
 def _truncations(params: SamplingParams, seed: int) -> tuple[Stage, ...]:
-    has_xtc = params.xtc_probability > 0.0 and params.xtc_threshold <= XTC_OFF_ABOVE
     wanted: tuple[tuple[bool, str, Arguments], ...] = (
         (params.top_n_sigma > 0.0, "top_n_sigma", (params.top_n_sigma,)),
         (params.top_k > 0, "top_k", (params.top_k,)),
         (params.typical_p < 1.0, "typical", (params.typical_p, MIN_KEEP)),
         (params.top_p < 1.0, "top_p", (params.top_p, MIN_KEEP)),
         (params.min_p > 0.0, "min_p", (params.min_p, MIN_KEEP)),
-        (has_xtc, "xtc", (params.xtc_probability, params.xtc_threshold, MIN_KEEP, seed)),
+        (has_xtc(params), "xtc", (params.xtc_probability, params.xtc_threshold, MIN_KEEP, seed)),
     )
     return tuple(Stage(name, arguments) for is_wanted, name, arguments in wanted if is_wanted)

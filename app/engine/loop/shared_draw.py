@@ -16,7 +16,7 @@ import secrets
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from app.engine.loop.sampling import XTC_OFF_ABOVE, n_candidates
+from app.engine.loop.sampling import has_xtc, n_candidates
 from app.engine.request import SamplingParams
 
 _MOST_CANDIDATES = 128  # a random number takes 1 µs
@@ -38,8 +38,7 @@ class SharedDraw:
         """Return the draws for `params`; None where a token depends on more than logits and one random number for each
         of a few candidates."""
         n = n_candidates(params)
-        has_xtc = params.xtc_probability > 0.0 and params.xtc_threshold <= XTC_OFF_ABOVE
-        if params.is_greedy or params.mirostat or has_xtc or n is None or n > _MOST_CANDIDATES:
+        if params.is_greedy or params.mirostat or has_xtc(params) or n is None or n > _MOST_CANDIDATES:
             return None
         return cls(secrets.randbits(_N_BITS) if params.seed is None else params.seed & _MASK)
 

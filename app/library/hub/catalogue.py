@@ -33,6 +33,7 @@ _MONTH = re.compile(r"20\d\d-(0[1-9]|1[0-2])")
 _ADDRESS = re.compile(r"https://[\w.-]+/[\w./@+#=?-]+")
 _N_SIMILAR, _LEAST_SIMILAR = 3, 0.75  # the share of letters that two similar names have in common
 _LEAST_BITS, _MOST_SIBLINGS = 4.0, 3
+_LEAST_TIMES_SMALLER = 4  # a draft model that takes a quarter of the model's time for each token gains little
 _NEW_MONTHS = 6  # a catalogue older than this misses models that people fetch
 
 
@@ -84,9 +85,6 @@ class Catalogue:
 @cache
 def read_catalogue() -> Catalogue:
     return parse_catalogue((files("assets") / "catalogue.toml").read_text(encoding="utf-8"))
-
-
-_LEAST_TIMES_SMALLER = 4  # a draft model that takes a quarter of the model's time for each token gains little
 
 
 def siblings_of(model: PlannedModel) -> tuple[PlannedDraft, ...]:

@@ -24,7 +24,7 @@ from app.settings.parsing import parse_byte_size, parse_rpc_endpoints
 from app.settings.settings import GUIDE, Settings
 from offload.devices.gpus import known_bandwidth
 from offload.devices.machine import HOST_NAME, Device, DeviceKind, Machine
-from offload.footprint.auxiliary_models import PlannedProjector
+from offload.footprint.auxiliary_models import PlannedDraft, PlannedProjector
 from offload.footprint.model import PlannedModel, RunConfig
 from offload.footprint.weights import weight_bytes_per_token
 from offload.placement.assessment import Assessment
@@ -78,10 +78,17 @@ class PlanningContext:
     def plan(self, model: PlannedModel, *, wants_remedies: bool = True) -> PlacementPlan:
         """Return the plan of `model`: shares, warnings, remedies, and what drafts would do. Raises as `best_assessment`
         does."""
+        siblings = _siblings_of(model)
+        return plan(model, self.requested, self.machine, self.rates, wants_remedies=wants_remedies, siblings=siblings)
+
+
+def _siblings_of(model: PlannedModel) -> Callable[[], tuple[PlannedDraft, ...]]:
+    def found() -> tuple[PlannedDraft, ...]:
         from app.library.hub.catalogue import siblings_of
 
-        siblings = siblings_of(model) if wants_remedies and self.machine.gpus else ()
-        return plan(model, self.requested, self.machine, self.rates, wants_remedies=wants_remedies, siblings=siblings)
+        return siblings_of(model)
+
+    return found
 
 
 def planning_context(settings: Settings, machine: Machine) -> PlanningContext:
@@ -116,14 +123,11 @@ def plan_of(model: PlannedModel, settings: Settings, context: PlanningContext, *
         rpc = parse_rpc_endpoints(settings.rpc)
         return compute_by_device(DryRunRequest(model.header.path, setting, parameters, rpc))
 
-    from app.library.hub.catalogue import siblings_of
-
     run_config = context.best_assessment(model).profile.run_config
     if run_config.n_cells > _MOST_DRY_CELLS:
         return context.plan(model)
     if is_here:
-        siblings = siblings_of(model) if context.machine.gpus else ()
-        return dry_plan(model, context.requested, context.machine, context.rates, dry_run, siblings)
+        return dry_plan(model, context.requested, context.machine, context.rates, dry_run, _siblings_of(model))
     n_bytes = sum(dry_run(run_config, ON_HOST).values())
     return context.plan(model.measured(run_config, n_bytes))
 

@@ -87,11 +87,9 @@ def _target(options: QuantizeOptions) -> str:
         return f"kld{format_number(options.kld)}"
     if options.speed:
         return f"{format_number(options.speed)}tps"
-    return (
-        f"{format_figure(options.n_bytes / 1e9, 4).replace(',', '')}GB"
-        if options.n_bytes
-        else options.file_type.upper()
-    )
+    if options.n_bytes:
+        return f"{format_figure(options.n_bytes / 1e9, 4, has_commas=False)}GB"
+    return options.file_type.upper()
 
 
 def command_of(options: JobOptions, settings: Settings) -> JobCommand:
