@@ -16,7 +16,7 @@ from offload.footprint.kv_cache import DEFAULT_N_CELLS, DEFAULT_N_CTX
 from offload.footprint.model import DEFAULT_DEPTH, PlannedModel, RunConfig
 from offload.placement.assessment import Assessment, FitLevel, assess, choose
 from offload.placement.load_parameters import ON_HOST, LoadParameters, load_parameters
-from offload.placement.search import Share, overfull
+from offload.placement.shares import Share, overfull
 from offload.speed.cost_model import Rates
 from quantizer.gguf.tensor_types import FILE_TYPES
 

@@ -376,9 +376,9 @@ def describe_plan(plan: PlacementPlan, max_bytes: int = 0) -> Plan:
 
 
 def _turn(found: Assessment) -> PlanTurn:
-    from offload.speed.cost_model import TYPICAL_TURN
+    from offload.placement.shares import turn_of
 
-    turn = TYPICAL_TURN.within(found.profile.run_config.n_ctx)
+    turn = turn_of(found.profile)
     return PlanTurn(prompt_tokens=turn.n_prompt, answer_tokens=turn.n_answer, seconds=_rounded(found.turn_s))
 
 

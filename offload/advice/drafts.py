@@ -16,7 +16,7 @@ import numpy as np
 from offload.footprint.auxiliary_models import PlannedDraft
 from offload.footprint.model import PlannedModel, RunConfig
 from offload.placement.assessment import Assessment, FitLevel, choose
-from offload.placement.search import decode_work
+from offload.placement.shares import decode_work
 from offload.speed.cost_model import Rates, reading_by_device
 from offload.speed.step_costs import CPU_COST_RATIOS, step_ratios
 from quantizer.gguf.hyperparameters import hyperparameter

@@ -12,7 +12,7 @@ from offload.footprint.kv_cache import KvTypes, supports_kv_types
 from offload.footprint.model import PlannedModel, RunConfig
 from offload.format import format_bandwidth, format_memory
 from offload.placement.assessment import Assessment, FitLevel, assess, choose
-from offload.placement.search import overfull
+from offload.placement.shares import overfull
 from offload.speed.cost_model import Rates, expected_rates
 from quantizer.figures import format_figure, format_speed
 from quantizer.gguf.tensor_types import FILE_TYPES

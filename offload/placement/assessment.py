@@ -15,20 +15,18 @@ from enum import StrEnum
 from offload.devices.machine import Machine
 from offload.footprint.model import DEFAULT_N_PROMPT, ModelProfile, PlannedModel, RunConfig
 from offload.placement.saved_states import planned_state_bytes
-from offload.placement.search import (
+from offload.placement.search import curve, place, with_prompts
+from offload.placement.shares import (
     Placement,
     Share,
     allocate,
-    curve,
-    decode_work,
+    fetched_weight_bytes,
     margin_bytes,
-    n_at_once,
     overfull,
-    place,
-    prefill_work,
-    with_prompts,
+    seconds_of,
+    turn_of,
 )
-from offload.speed.cost_model import TYPICAL_TURN, Rates, decode_s, prefill_s
+from offload.speed.cost_model import Rates
 from quantizer.system.errors import UsageError
 
 _SAME_SPEED = 0.97  # a plan this near to the best is not called partial
@@ -85,8 +83,7 @@ class Assessment:
         """The seconds of a typical turn; None where the speed is unknown."""
         if self.placement is None or self.speed is None:
             return None
-        turn = TYPICAL_TURN.within(self.profile.run_config.n_ctx)
-        return turn.seconds(1 / self.speed.prefill_tps, 1 / self.speed.decode_tps)
+        return turn_of(self.profile).seconds(1 / self.speed.prefill_tps, 1 / self.speed.decode_tps)
 
     @property
     def fetched_bytes(self) -> int:
@@ -94,8 +91,7 @@ class Assessment:
         if self.placement is None or not self.placement.prompt_gpu:
             return 0
         (host,) = (share for share in self.shares if share.device.name == self.machine.host.name)
-        output_bytes = self.profile.layers[-1].weight_bytes if host.has_output else 0
-        return host.weight_bytes - self.profile.input_bytes - output_bytes
+        return fetched_weight_bytes(self.profile, host)
 
     @property
     def decode_tps(self) -> float | None:
@@ -145,8 +141,7 @@ def assess(
     in_use = {share.device.name for share in shares if share.read_bytes}
     if not in_use <= rates.known:
         return found
-    token_s = decode_s(decode_work(shares, placement), rates)
-    prompt_s = prefill_s(prefill_work(profile, shares, placement), rates, machine.host.name, n_at_once(profile))
+    prompt_s, token_s = seconds_of(profile, machine, rates, shares, placement)
     found = replace(found, speed=Speed(1 / token_s, 1 / prompt_s, DEFAULT_N_PROMPT * prompt_s + token_s))
     if not best.layers_by_gpu.keys() <= rates.known:
         return found

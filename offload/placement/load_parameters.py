@@ -13,7 +13,7 @@ from enum import StrEnum
 
 from offload.devices.machine import Device, DeviceKind, Machine
 from offload.footprint.model import ModelProfile
-from offload.placement.search import Placement, Share, allocate, margin_bytes
+from offload.placement.shares import Placement, Share, allocate, margin_bytes
 
 _EXPERTS, _FEED_FORWARD = r"ffn_\w+_exps\.", r"ffn_(gate|up|down|gate_up)\.weight"
 

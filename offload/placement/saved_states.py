@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from offload.devices.machine import Device
-from offload.placement.search import Share, margin_bytes
+from offload.placement.shares import Share, margin_bytes
 
 _MEMORY_SHARE = 3  # a third of the memory, wherever that much is free
 _LEFT_SHARE = 2  # as much as they take is left to other programs

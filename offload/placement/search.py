@@ -1,5 +1,4 @@
-"""The search for a placement: of all that fit, the one with the fastest typical turn, prompt and answer together; and
-the bytes and work of each device under a placement. Pure.
+"""The search for a placement: of all that fit, the one with the fastest typical turn, prompt and answer together. Pure.
 
 The last layers go to GPUs, the output first; of layers there, the experts (or the feed-forward of a dense model) may
 stay with the processor, those of the first ones first, and so may the cache of all. For every order of GPUs, with the
@@ -12,76 +11,46 @@ in ggml/src/ggml-backend.cpp, and `make_cpu_buft_list` in src/llama-model.cpp, a
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import cache
 from itertools import combinations
 
 import numpy as np
 from numpy.typing import NDArray
 
-from offload.devices.machine import Device, DeviceKind, Machine
-from offload.footprint.model import DEFAULT_RUN, ModelProfile, RunConfig
-from offload.footprint.weights import Layer
+from offload.devices.machine import Device, Machine
+from offload.footprint.model import ModelProfile
+from offload.placement.shares import (
+    ATTENTION_KINDS,
+    Placement,
+    allocate,
+    as_in_file,
+    has_host_memory,
+    margin_bytes,
+    movable_operations,
+    n_at_once,
+    overfull,
+    seconds_of,
+    turn_of,
+)
 from offload.speed.cost_model import (
-    ATTENTION,
     ELEMENTS,
-    FUSED_ATTENTION,
-    TYPICAL_TURN,
     Rates,
-    Turn,
     Work,
-    decode_s,
     gpu_operations_s,
     host_products_s,
-    operations_of,
-    prefill_s,
     reading_by_device,
 )
-from offload.speed.type_costs import AS_IN_FILE, NO_WORK, TypeWork, Weights, bytes_of, in_layout, summed, without
+from offload.speed.type_costs import AS_IN_FILE, TypeWork, bytes_of, in_layout
 
-_MARGIN_SHARE, _LEAST_MARGIN_BYTES, _MOST_MARGIN_BYTES = 0.04, 256 << 20, 1 << 30
-_HOST_MARGIN_BYTES = 512 << 20
 _CROSSINGS_OF_A_MOVED_PART = 2  # to what stayed with the processor, and back
 _MOST_GPUS_IN_ANY_CHOICE = 3
-_ATTENTION = (ATTENTION, FUSED_ATTENTION)
-_BESIDE_PRODUCTS = (*_ATTENTION, ELEMENTS)
+_BESIDE_PRODUCTS = (*ATTENTION_KINDS, ELEMENTS)
 _ROUNDED_BYTES = 1.0  # what is left of sums and differences of all layers
 
 Bytes = NDArray[np.float64]
 Counts = NDArray[np.int64]
 _HostSeconds = tuple[list[float], list[float], list[float]]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Placement:
-    """`gpu_layers` by GPU in the order of `gpus`, the output counted as one; the rest is the processor's. `gpus` are
-    names; the first takes the last layers, the next those before. The layers before `n_split` keep their movable part
-    with the processor even when they are on a GPU, and where it `has_cache_on_host` all of them their cache. A token
-    crosses between devices `n_crossings` times and takes `token_s`; one of a prompt takes `prompt_s`, and a typical
-    turn `turn_s`. `prompt_gpu` computes prompts with the processor's weights too, and is one of `gpus`, which has no
-    layers where no other has any; it is empty where the processor computes them."""
-
-    gpus: tuple[str, ...]
-    gpu_layers: tuple[int, ...]
-    n_split: int
-    n_crossings: int
-    token_s: float
-    has_cache_on_host: bool = False
-    prompt_s: float = 0.0
-    turn_s: float = 0.0
-    prompt_gpu: str = ""
-
-    @property
-    def n_on_gpus(self) -> int:  # the output counted
-        return sum(self.gpu_layers)
-
-    @property
-    def layers_by_gpu(self) -> dict[str, int]:
-        """The layers of each GPU that has any, in the order of `gpus`."""
-        return {name: count for name, count in zip(self.gpus, self.gpu_layers, strict=True) if count}
-
-
-ALL_ON_HOST = Placement(gpus=(), gpu_layers=(), n_split=0, n_crossings=0, token_s=0.0)  # without a speed
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,18 +76,11 @@ class _Tables:
     gpu_prompt_s: Mapping[str, Bytes]  # by GPU
 
 
-def margin_bytes(device: Device) -> int:
-    """Return the bytes that a plan leaves free on a device, for drivers, displays and other programs."""
-    if device.shares_host:
-        return _HOST_MARGIN_BYTES
-    return min(max(_LEAST_MARGIN_BYTES, int(device.total_bytes * _MARGIN_SHARE)), _MOST_MARGIN_BYTES)
-
-
 def place(profile: ModelProfile, machine: Machine, rates: Rates) -> Placement | None:
     """Return the placement with the fastest turn that fits into free memory less the margins, None where none does."""
     found = []
     for is_packed, orders in _orders_by_layout(machine, rates).items():
-        ours = profile if is_packed else replace(profile, run_config=_plain(profile.run_config))
+        ours = profile if is_packed else replace(profile, run_config=as_in_file(profile.run_config))
         host_s = _host_seconds(ours, machine, rates)
         for has_cache_on_host in (False, True):
             orders_here = [order for order in orders if order or not has_cache_on_host]
@@ -132,18 +94,8 @@ def _orders_by_layout(machine: Machine, rates: Rates) -> dict[bool, list[tuple[D
     """Return the orders of GPUs, by whether the processor's weights may be repacked beside them."""
     found: dict[bool, list[tuple[Device, ...]]] = {}
     for order in _orders(machine.gpus, rates):
-        found.setdefault(not any(map(_has_host_memory, order)), []).append(order)
+        found.setdefault(not any(map(has_host_memory, order)), []).append(order)
     return found
-
-
-def _has_host_memory(gpu: Device) -> bool:
-    """Return whether llama.cpp puts the processor's weights into memory that `gpu` fetches from, as the file has them:
-    it comes before the buffers of repacked weights."""
-    return gpu.kind is DeviceKind.GPU and not gpu.is_remote
-
-
-def _plain(run_config: RunConfig) -> RunConfig:
-    return replace(run_config, layout=replace(run_config.layout, is_repacked=False))
 
 
 def with_prompts(profile: ModelProfile, machine: Machine, rates: Rates, placement: Placement) -> Placement:
@@ -158,9 +110,8 @@ def with_prompts(profile: ModelProfile, machine: Machine, rates: Rates, placemen
     timed = []
     for each in (replace(placement, prompt_gpu=""), *lent):
         shares = allocate(profile, machine, each)
-        token_s = decode_s(decode_work(shares, each), rates)
-        prompt_s = prefill_s(prefill_work(profile, shares, each), rates, machine.host.name, n_at_once(profile))
-        turn_s = _turn(profile).seconds(prompt_s, token_s)
+        prompt_s, token_s = seconds_of(profile, machine, rates, shares, each)
+        turn_s = turn_of(profile).seconds(prompt_s, token_s)
         timed.append(replace(each, token_s=token_s, prompt_s=prompt_s, turn_s=turn_s))
     return min(timed, key=lambda each: each.turn_s)
 
@@ -170,15 +121,6 @@ def _lender(placement: Placement, machine: Machine) -> str:
     that it lists first, which has the earliest layers. GPUs of other machines fetch nothing."""
     is_remote = {gpu.name: gpu.is_remote for gpu in machine.gpus}
     return next((name for name in reversed(placement.layers_by_gpu) if not is_remote[name]), "")
-
-
-def _turn(profile: ModelProfile) -> Turn:
-    return TYPICAL_TURN.within(profile.run_config.n_ctx)
-
-
-def n_at_once(profile: ModelProfile) -> int:
-    """Return how many tokens of a typical prompt are computed at once."""
-    return min(profile.run_config.n_ubatch, _turn(profile).n_prompt)
 
 
 def _orders(gpus: Sequence[Device], rates: Rates) -> list[tuple[Device, ...]]:
@@ -256,7 +198,7 @@ def _tables(
     weights_on_gpu = _summed(weights - is_split * movable)
     weights_on_gpu[:, 1:] += profile.tied_bytes
     operations = column([layer.operations for layer in backwards])
-    moved_operations = column([_movable_operations(layer) for layer in backwards])
+    moved_operations = column([movable_operations(layer) for layer in backwards])
     costs = _prompt_costs(profile, machine, rates)
     shares = is_inner * operations / max((is_inner * operations).sum(), 1e-9)
     moved_shares = shares * moved_operations / np.maximum(operations, 1e-9)
@@ -286,10 +228,6 @@ def _tables(
     )
 
 
-def _movable_operations(layer: Layer) -> float:
-    return layer.operations * (layer.movable_read_bytes / layer.read_bytes if layer.read_bytes else 0.0)
-
-
 @dataclass(frozen=True, slots=True)
 class _PromptCosts:
     """Seconds for a token of a prompt, the last layer first: of products on the processor, of all and of what can be
@@ -307,7 +245,7 @@ def _prompt_costs(profile: ModelProfile, machine: Machine, rates: Rates) -> _Pro
     beside = {kind: n for kind, n in profile.prompt_operations.items() if kind in _BESIDE_PRODUCTS}
     by_kind = rates.operations_s(host, Work(read_bytes={}, host_operations=beside), n_tokens)
     by_kind = {kind: rates.operation_factors.get(kind, 1.0) * each for kind, each in by_kind.items()}
-    attention_s = sum(each for kind, each in by_kind.items() if kind in _ATTENTION)
+    attention_s = sum(each for kind, each in by_kind.items() if kind in ATTENTION_KINDS)
 
     @cache
     def on_host_s(weights: tuple[tuple[str, TypeWork], ...], operations: float) -> float:
@@ -322,7 +260,7 @@ def _prompt_costs(profile: ModelProfile, machine: Machine, rates: Rates) -> _Pro
     output = profile.layers[-1]
     inner = [(tuple(each.weights.items()), each.operations) for each in reversed(profile.layers[:-1])]
     movable = [
-        (tuple(each.movable_weights.items()), _movable_operations(each)) for each in reversed(profile.layers[:-1])
+        (tuple(each.movable_weights.items()), movable_operations(each)) for each in reversed(profile.layers[:-1])
     ]
     return _PromptCosts(
         host_s=[0.0, *(on_host_s(*each) for each in inner)],
@@ -447,7 +385,7 @@ def _best(
     overhead_s = rates.overhead_s(len(profile.layers)) + n_crossings * rates.crossing_s
     overhead_s = overhead_s + sum(fill.is_used * rates.latency_s.get(fill.gpu.name, 0.0) for fill in fills)
     found = _prompts(profile, machine, rates, tables, fills, taken, overhead_s / n_at_once(profile))
-    turn_s = np.where(has_room & is_held, _turn(profile).seconds(found.prompt_s, token_s), np.inf)
+    turn_s = np.where(has_room & is_held, turn_of(profile).seconds(found.prompt_s, token_s), np.inf)
     row, column = np.unravel_index(np.argmin(turn_s), turn_s.shape)
     if not np.isfinite(turn_s[row, column]):
         return None
@@ -521,222 +459,3 @@ def _prompts(
         lender, own_s = np.where(is_lent, index, lender), np.where(is_lent, lent_s, own_s)
         is_free &= ~fill.is_used
     return _Prompts(on_gpus_s + own_s + overhead_s + rates.prompt_token_s, lender)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Share:
-    """The share of one device, in bytes; `n_layers` counts the output as a layer. `host_bytes` are the engine's own,
-    `beside_bytes` those of auxiliary models, `read_bytes` what one token of an answer reads, `operations` what it
-    computes. `work_bytes` is what reading keeps it busy with: of the processor weights, and what it could read while it
-    unpacks them; `attention_bytes` is what it could read while it attends, 0 of GPUs. `weights` are what a token is
-    multiplied with, by the kind that is possible there."""
-
-    device: Device
-    n_layers: int
-    weight_bytes: int
-    cache_bytes: int
-    compute_bytes: int
-    host_bytes: int
-    beside_bytes: int
-    read_bytes: int
-    operations: float
-    work_bytes: float
-    attention_bytes: float
-    attention: TypeWork = NO_WORK
-    weights: Weights = field(default_factory=dict)
-    run_config: RunConfig = DEFAULT_RUN
-    has_output: bool = False
-    cache_read_bytes: int = 0  # of the `read_bytes`
-
-    @property
-    def n_bytes(self) -> int:
-        return self.weight_bytes + self.cache_bytes + self.compute_bytes + self.host_bytes + self.beside_bytes
-
-
-def allocate(profile: ModelProfile, machine: Machine, placement: Placement) -> tuple[Share, ...]:
-    """Return the share of each GPU, in the machine's order, and then the processor's."""
-    counts = dict(zip(placement.gpus, placement.gpu_layers, strict=True))
-    host = machine.host.name
-    parts: dict[str, list[Layer]] = {device.name: [] for device in (*machine.gpus, machine.host)}
-    end = len(profile.layers)
-    for name, count in counts.items():
-        for index in range(end - count, end):
-            layer = profile.layers[index]
-            left = _left(layer, is_split=index < placement.n_split, has_cache_on_host=placement.has_cache_on_host)
-            parts[name].append(_rest(layer, left))
-            if left.weight_bytes or left.cache_bytes:
-                parts[host].append(left)
-        end -= count
-    parts[host] += profile.layers[:end]
-    last = next((name for name, count in counts.items() if count), host)
-    if last != host:
-        parts[last].append(Layer(weight_bytes=profile.tied_bytes))
-    in_use = {name for name, count in counts.items() if count or name == placement.prompt_gpu}
-    if any(gpu.name in in_use and _has_host_memory(gpu) for gpu in machine.gpus):
-        profile = replace(profile, run_config=_plain(profile.run_config))
-    shares = []
-    for device in (*machine.gpus, machine.host):
-        has_output = device.name == last
-        compute_bytes = profile.compute_bytes if has_output else profile.inner_compute_bytes
-        if placement.has_cache_on_host and device.kind is not DeviceKind.CPU:
-            compute_bytes = min(compute_bytes, profile.unattending_bytes)
-        if device.name == placement.prompt_gpu:
-            compute_bytes = profile.fetching_compute_bytes(
-                has_layers=bool(parts[device.name]),
-                has_output=has_output,
-                has_cache_on_host=placement.has_cache_on_host,
-            )
-        n_layers = end if device is machine.host else counts.get(device.name, 0)
-        is_used = bool(parts[device.name]) or device.name == placement.prompt_gpu
-        compute_bytes *= is_used
-        shares.append(_share(profile, device, n_layers, parts[device.name], compute_bytes, has_output=has_output))
-    return tuple(shares)
-
-
-def overfull(shares: Sequence[Share], machine: Machine) -> tuple[Share, ...]:
-    """Return the shares that leave their device less than its margin; the processor's where those that take from its
-    memory do so together."""
-    host_bytes = sum(share.n_bytes for share in shares if share.device.shares_host)
-    is_host_full = host_bytes > machine.host.free_bytes - margin_bytes(machine.host)
-    return tuple(
-        share
-        for share in shares
-        if (
-            is_host_full and share.device.kind is DeviceKind.CPU
-            if share.device.shares_host
-            else share.n_bytes and share.n_bytes > share.device.free_bytes - margin_bytes(share.device)
-        )
-    )
-
-
-def decode_work(shares: Sequence[Share], placement: Placement) -> Work:
-    work = _work(shares, placement, {share.device.name: share.work_bytes for share in shares}, n_tokens=1)
-    return replace(
-        work,
-        attention_bytes=sum(share.attention_bytes for share in shares),
-        attention=sum((share.attention for share in shares), start=NO_WORK),
-    )
-
-
-def prefill_work(profile: ModelProfile, shares: Sequence[Share], placement: Placement) -> Work:
-    """Return the work of one token of a prompt: many tokens together read all experts. The output is not in that of the
-    processor, for only the last token of a prompt has one. The processor computes its products, and its share of what
-    is between them and of attention; with the cache there all of that. A GPU that computes with the processor's weights
-    leaves it attention over a cache that was put there."""
-    n_tokens, output = n_at_once(profile), profile.layers[-1]
-    host = next(share for share in shares if share.device.kind is DeviceKind.CPU)
-    has_host_output = host.has_output
-    host_bytes = host.weight_bytes - profile.input_bytes
-    host_operations = host.operations - (output.operations if has_host_output else 0)
-    read = {share.device.name: share.weight_bytes for share in shares} | {host.device.name: host_bytes}
-    layers_only = [
-        replace(each, weights=without(each.weights, output.weights)) if each.has_output else each for each in shares
-    ]
-    work = _work(layers_only, placement, read, n_tokens=n_tokens)
-    work = replace(work, operations={**work.operations, host.device.name: host_operations})
-    if not profile.prompt_operations:
-        attention: dict[str, float] = {}
-        by_kind = {}
-    else:
-        n_all = sum(layer.operations for layer in profile.layers[:-1])
-        on_host = host_operations / n_all if n_all else 0.0
-        end = len(profile.layers) - placement.n_on_gpus
-        attending = sum(
-            layer.operations
-            for index, layer in enumerate(profile.layers[:-1])
-            if index < end or (placement.has_cache_on_host and layer.cache_bytes)
-        )
-        attending = attending / n_all if n_all else 0.0
-        attention = {kind: attending * n for kind, n in profile.prompt_operations.items() if kind in _ATTENTION}
-        elements = {kind: on_host * n for kind, n in profile.prompt_operations.items() if kind == ELEMENTS}
-        by_kind = {**operations_of(work.weights.get(host.device.name, {})), **elements, **attention}
-    if placement.prompt_gpu:
-        fetched_bytes = host_bytes - (output.weight_bytes if has_host_output else 0)
-        if not placement.has_cache_on_host:
-            attention, fetched_bytes = {}, fetched_bytes + host.cache_read_bytes
-        return replace(work, host_operations=attention, prompt_gpu=placement.prompt_gpu, fetched_bytes=fetched_bytes)
-    return replace(work, host_operations=by_kind) if any(by_kind.values()) else work
-
-
-def _work(shares: Sequence[Share], placement: Placement, read_bytes: Mapping[str, float], *, n_tokens: int) -> Work:
-    return Work(
-        read_bytes=read_bytes,
-        operations={share.device.name: share.operations for share in shares},
-        weights={
-            share.device.name: in_layout(share.weights, share.run_config.layout, n_tokens)
-            for share in shares
-            if share.weights
-        },
-        is_fused=any(share.run_config.is_fused for share in shares),
-        n_layers=sum(share.n_layers for share in shares),
-        n_crossings=placement.n_crossings,
-    )
-
-
-def _share(
-    profile: ModelProfile,
-    device: Device,
-    n_layers: int,
-    parts: Sequence[Layer],
-    compute_bytes: int,
-    *,
-    has_output: bool,
-) -> Share:
-    is_host = device.kind is DeviceKind.CPU
-    weight_bytes = sum(part.weight_bytes for part in parts)
-    weights_read, cache_read = sum(part.read_bytes for part in parts), sum(part.cache_read_bytes for part in parts)
-    beside = sum(part.unpacking_bytes for part in parts) if is_host else cache_read
-    return Share(
-        device=device,
-        n_layers=n_layers,
-        weight_bytes=weight_bytes + (profile.input_bytes if is_host else 0),
-        cache_bytes=sum(part.cache_bytes for part in parts),
-        compute_bytes=compute_bytes,
-        host_bytes=profile.host_bytes if is_host else 0,
-        beside_bytes=(profile.beside_host_bytes if is_host else 0) + (profile.beside_bytes if has_output else 0),
-        read_bytes=weights_read + cache_read,
-        operations=sum(part.operations for part in parts),
-        work_bytes=weights_read + beside,
-        attention_bytes=sum(part.attention_bytes for part in parts) if is_host else 0.0,
-        attention=sum((part.attention for part in parts), start=NO_WORK) if is_host else NO_WORK,
-        weights=summed(*(part.weights for part in parts)),
-        run_config=profile.run_config if is_host else replace(profile.run_config, layout=AS_IN_FILE),
-        has_output=has_output,
-        cache_read_bytes=cache_read,
-    )
-
-
-def _left(layer: Layer, *, is_split: bool, has_cache_on_host: bool) -> Layer:
-    left = Layer()
-    if is_split:
-        left = Layer(
-            weight_bytes=layer.movable_bytes,
-            read_bytes=layer.movable_read_bytes,
-            operations=_movable_operations(layer),
-            unpacking_bytes=layer.movable_unpacking_bytes,
-            weights=layer.movable_weights,
-        )
-    if not (has_cache_on_host and layer.cache_bytes):
-        return left
-    cached, n_read = layer.cache_bytes, layer.cache_read_bytes
-    return replace(
-        left,
-        cache_bytes=cached,
-        cache_read_bytes=n_read,
-        attention_bytes=layer.attention_bytes,
-        attention=layer.attention,
-    )
-
-
-def _rest(layer: Layer, left: Layer) -> Layer:
-    return Layer(
-        weight_bytes=layer.weight_bytes - left.weight_bytes,
-        cache_bytes=layer.cache_bytes - left.cache_bytes,
-        read_bytes=layer.read_bytes - left.read_bytes,
-        cache_read_bytes=layer.cache_read_bytes - left.cache_read_bytes,
-        operations=layer.operations - left.operations,
-        unpacking_bytes=layer.unpacking_bytes - left.unpacking_bytes,
-        attention_bytes=layer.attention_bytes - left.attention_bytes,
-        attention=NO_WORK if left.attention.n_weights else layer.attention,
-        weights=without(layer.weights, left.weights) if left.weights else layer.weights,
-    )

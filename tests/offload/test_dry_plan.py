@@ -10,7 +10,7 @@ from offload.footprint.kv_cache import KvTypes
 from offload.footprint.model import PlannedModel, RunConfig
 from offload.placement.assessment import FitLevel
 from offload.placement.load_parameters import ON_HOST, LoadParameters
-from offload.placement.search import margin_bytes
+from offload.placement.shares import margin_bytes
 from offload.plan import PlacementPlan, dry_plan, parameters_of, plan
 from offload.speed.cost_model import expected_rates
 from tests.offload.machines import MACHINES

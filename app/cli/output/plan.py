@@ -16,9 +16,8 @@ from offload.advice.remedies import choice_summary
 from offload.footprint.model import DEFAULT_N_PROMPT, DEFAULT_N_UBATCH, KvRow
 from offload.format import format_memory, format_speed_range
 from offload.placement.assessment import FitLevel
-from offload.placement.search import Share
+from offload.placement.shares import Share, turn_of
 from offload.plan import PlacementPlan
-from offload.speed.cost_model import TYPICAL_TURN
 from quantizer.figures import format_speed
 
 # In a table, and as a sentence.
@@ -87,7 +86,7 @@ def _weighing(plan: PlacementPlan) -> Iterator[str]:
         yield f"Prompts are computed by {gpu}, which fetches {per_batch} of them from the processor's memory."
     if other is None or other.speed is None or other.turn_s is None or found.turn_s is None:
         return
-    turn = TYPICAL_TURN.within(plan.run_config.n_ctx)
+    turn = turn_of(found.profile)
     yield f"A turn of {turn.n_prompt:,} tokens of prompt and {turn.n_answer} of answer takes {found.turn_s:.1f} s."
     answers, prompts = format_speed(other.speed.decode_tps), format_speed(other.speed.prefill_tps)
     speeds = f"answers {answers} tok/s, prompts {prompts} tok/s, {other.turn_s:.1f} s a turn"

@@ -77,7 +77,7 @@ from offload.footprint.model import DEFAULT_N_UBATCH, ENGINE_BYTES, PlannedModel
 from offload.format import format_memory
 from offload.placement.load_parameters import DeviceUsage
 from offload.placement.saved_states import state_limit_bytes
-from offload.placement.search import ALL_ON_HOST, margin_bytes
+from offload.placement.shares import ALL_ON_HOST, margin_bytes
 from offload.speed.type_costs import copy_bytes
 from quantizer.gguf.adapters import read_control_vector
 from quantizer.gguf.header import Header, read_header

@@ -52,7 +52,7 @@ from offload.placement.load_parameters import (
     missing_gpus,
     with_reserved,
 )
-from offload.placement.search import Share
+from offload.placement.shares import Share
 from offload.plan import DryRun, PlacementPlan, dry_plan, parameters_of, plan
 from offload.speed.cost_model import Rates, expected_rates
 from quantizer.figures import format_speed

@@ -26,7 +26,7 @@ from app.protocol.plan import MeasuredRun
 from offload.devices.host import CpuTimes, default_threads, is_quiet, others_share, read_cpu_times
 from offload.devices.machine import HOST_NAME, Machine
 from offload.footprint.model import PlannedModel, RunConfig
-from offload.placement.search import Placement, allocate, decode_work, prefill_work
+from offload.placement.shares import Placement, allocate, decode_work, prefill_work
 from offload.speed.cost_model import Rates, Work, expected_rates
 from offload.speed.rate_fitting import MeasuredSpeed, Run, estimate_speed, fit_rates
 from quantizer.system.files import open_partial, private_folder, read_regular, try_lock

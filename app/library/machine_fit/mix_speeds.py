@@ -5,7 +5,7 @@ from __future__ import annotations
 from app.library.machine_fit.planning import PlanningContext
 from offload.devices.machine import HOST_NAME
 from offload.footprint.model import PlannedModel
-from offload.placement.search import decode_work, prefill_work
+from offload.placement.shares import decode_work, prefill_work
 from offload.speed.cost_model import REACHED_IN_MODELS, corrected_s
 from offload.speed.type_costs import AS_IN_FILE, bytes_of, kind_of
 from quantizer.gguf.tensor_types import WEIGHT_TYPES

@@ -100,7 +100,7 @@ class MachineMemory:
         )
         free_bytes = machine.host.free_bytes - uncounted  # below 0 if too much is loaded
         if self._max_bytes is not None:
-            from offload.placement.search import margin_bytes
+            from offload.placement.shares import margin_bytes
 
             held_bytes = sum(model.held_bytes.get(HOST_NAME, 0) for model in loaded)
             # The margin is for other programs, for which the limit leaves memory already.

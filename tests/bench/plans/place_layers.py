@@ -29,7 +29,7 @@ from offload.devices.machine import Device, DeviceKind, Machine
 from offload.footprint.kv_cache import parse_kv_types
 from offload.footprint.model import PlannedModel, RunConfig
 from offload.placement.load_parameters import DeviceUsage, LoadParameters
-from offload.placement.search import Share, allocate
+from offload.placement.shares import Share, allocate
 from offload.plan import dry_plan, parameters_of
 from offload.speed.cost_model import expected_rates
 from tests.app.pseudo_gpu import free_ports, let_fetch, pseudo_gpus

@@ -15,17 +15,19 @@ from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from statistics import geometric_mean
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from offload.devices.machine import Machine
 from offload.footprint.kv_cache import KvTypes
 from offload.footprint.model import ModelProfile, PlannedModel, RunConfig
-from offload.placement.search import Placement
 from offload.plan import plan
 from offload.speed.cost_model import expected_rates
 from quantizer.gguf.tensor_types import file_type_named
 from tests.offload.machines import MACHINES
 from tests.offload.model_outlines import header_of
+
+if TYPE_CHECKING:
+    from offload.placement.shares import Placement
 
 MODELS = (
     ("llama-3.2-1b", "Q4_K_M"),
@@ -86,17 +88,20 @@ def _usual_prompt_gpu(at: Placement, n_layers: int) -> str:
 
 def timed(model: PlannedModel, machine: Machine, saved: dict[str, Any]) -> tuple[Placement, ModelProfile]:
     """Return a saved placement with its seconds by today's cost model."""
-    from offload.placement.search import allocate, decode_work, n_at_once, prefill_work
-    from offload.speed.cost_model import TYPICAL_TURN, decode_s, prefill_s
+    from offload.placement.shares import (  # earlier versions have no such module
+        Placement,
+        allocate,
+        seconds_of,
+        turn_of,
+    )
 
     sizes = {name: saved[name] for name in ("n_cells", "n_ctx", "n_ubatch", "is_fused", "depth")}
     profile, rates = model.profile(replace(QUESTION, **sizes)), expected_rates(machine)
     names = ("gpus", "gpu_layers", "n_split", "n_crossings", "has_cache_on_host", "prompt_gpu")
     at = Placement(**{name: _tuples(saved[name]) for name in names}, token_s=0.0)
     shares = allocate(profile, machine, at)
-    token_s = decode_s(decode_work(shares, at), rates)
-    prompt_s = prefill_s(prefill_work(profile, shares, at), rates, machine.host.name, n_at_once(profile))
-    turn_s = TYPICAL_TURN.within(saved["n_ctx"]).seconds(prompt_s, token_s)
+    prompt_s, token_s = seconds_of(profile, machine, rates, shares, at)
+    turn_s = turn_of(profile).seconds(prompt_s, token_s)
     return replace(at, token_s=token_s, prompt_s=prompt_s, turn_s=turn_s), profile
 
 

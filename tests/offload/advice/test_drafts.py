@@ -28,7 +28,7 @@ def model(name: str, file_type: str) -> PlannedModel:
 
 def planned(target: PlannedModel, card_gib: float, siblings: tuple[PlannedDraft, ...] = ()) -> PlacementPlan:
     machine = Machine(HERE.host, (replace(HERE.gpus[0], free_bytes=int(card_gib * GIB)),))
-    return plan(target, QUESTION, machine, expected_rates(machine), siblings=siblings)
+    return plan(target, QUESTION, machine, expected_rates(machine), siblings=lambda: siblings)
 
 
 def draft(name: str = "qwen3-0.6b") -> PlannedDraft:

@@ -8,7 +8,8 @@ from offload.devices.machine import Machine
 from offload.footprint.auxiliary_models import AuxiliaryModels, PlannedAdapter, PlannedDraft, PlannedProjector
 from offload.footprint.kv_cache import KvTypes
 from offload.footprint.model import ENGINE_BYTES, PlannedModel, RunConfig
-from offload.placement.search import allocate, margin_bytes, place
+from offload.placement.search import place
+from offload.placement.shares import allocate, margin_bytes
 from offload.speed.cost_model import expected_rates
 from quantizer.gguf.header import Header
 from quantizer.system.errors import UsageError

@@ -17,7 +17,7 @@ from offload.placement.load_parameters import (
     missing_gpus,
     with_reserved,
 )
-from offload.placement.search import Placement, Share
+from offload.placement.shares import Placement, Share
 from tests.offload.model_outlines import header_of
 
 SETTING = RunConfig(n_ctx=4096, n_cells=4096, kv_types=KvTypes())

@@ -12,7 +12,7 @@ from offload.devices.machine import Machine
 from offload.footprint.kv_cache import KvTypes
 from offload.footprint.model import PlannedModel, RunConfig
 from offload.placement.assessment import FitLevel
-from offload.placement.search import overfull
+from offload.placement.shares import overfull
 from offload.plan import PlacementPlan, dry_plan, plan
 from offload.speed.cost_model import expected_rates
 from quantizer.gguf.tensor_types import file_type_named

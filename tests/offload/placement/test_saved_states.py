@@ -6,7 +6,7 @@ import pytest
 
 from offload.devices.machine import Device, DeviceKind
 from offload.placement.saved_states import STALLED_SHARE, planned_state_bytes, state_limit_bytes
-from offload.placement.search import Share, margin_bytes
+from offload.placement.shares import Share, margin_bytes
 
 GIB = 1 << 30
 

@@ -15,18 +15,8 @@ from offload.footprint.kv_cache import KvTypes
 from offload.footprint.model import ModelProfile, PlannedModel, RunConfig
 from offload.footprint.weights import Layer
 from offload.placement import search
-from offload.placement.search import (
-    Placement,
-    Share,
-    allocate,
-    curve,
-    decode_work,
-    margin_bytes,
-    n_at_once,
-    place,
-    prefill_work,
-    with_prompts,
-)
+from offload.placement.search import curve, place, with_prompts
+from offload.placement.shares import Placement, Share, allocate, decode_work, margin_bytes, n_at_once, prefill_work
 from offload.speed.cost_model import TYPICAL_TURN, decode_s, expected_rates, prefill_s
 from offload.speed.type_costs import GraphCost, ProductCost, TypeCost, TypeTable
 from quantizer.gguf.tensor_types import file_type_named

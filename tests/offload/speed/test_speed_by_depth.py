@@ -10,7 +10,7 @@ from offload.devices.machine import Machine
 from offload.footprint.kv_cache import KvTypes
 from offload.footprint.model import PlannedModel, RunConfig
 from offload.placement.assessment import assess
-from offload.placement.search import ALL_ON_HOST, allocate, prefill_work
+from offload.placement.shares import ALL_ON_HOST, allocate, prefill_work
 from offload.plan import best_assessment, faster_quantization, predict
 from offload.speed.cost_model import expected_rates, prefill_s
 from offload.speed.rate_fitting import Run, fit_rates

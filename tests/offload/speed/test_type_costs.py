@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from offload.devices.machine import HOST_NAME, Device, DeviceKind, Machine
 from offload.footprint.model import PlannedModel, RunConfig
 from offload.placement.assessment import Assessment, FitLevel
-from offload.placement.search import ALL_ON_HOST, allocate, decode_work, prefill_work
+from offload.placement.shares import ALL_ON_HOST, allocate, decode_work, prefill_work
 from offload.plan import best_assessment
 from offload.speed.cost_model import REACHED_IN_MODELS, Work, decode_s, expected_rates, prefill_s
 from offload.speed.rate_fitting import Run, fit_rates

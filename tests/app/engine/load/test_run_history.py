@@ -24,7 +24,7 @@ from offload.devices.host import CpuTimes
 from offload.devices.machine import HOST_NAME, Device, DeviceKind, Machine
 from offload.footprint.kv_cache import KvTypes
 from offload.footprint.model import PlannedModel, RunConfig
-from offload.placement.search import ALL_ON_HOST
+from offload.placement.shares import ALL_ON_HOST
 from offload.speed.cost_model import Work, decode_s, expected_rates, prefill_s
 from quantizer.gguf.header import read_header
 from quantizer.gguf.validation import tensors_of

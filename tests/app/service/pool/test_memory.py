@@ -34,7 +34,7 @@ from app.service.pool.memory import (
 from app.service.pool.worker_process import StartWorker, WorkerProcess
 from app.settings.settings import Settings
 from offload.devices.machine import Device, DeviceKind, Machine
-from offload.placement.search import margin_bytes
+from offload.placement.shares import margin_bytes
 from quantizer.gguf.gguf_reader import ModelFileError
 from quantizer.system.errors import EngineError, UsageError
 from quantizer.system.process import python_command
