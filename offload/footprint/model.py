@@ -186,8 +186,8 @@ def profile_of(
         compute_bytes,
         shape,
         cells.n_full,
-        n_ubatch=n_ubatch,
-        n_outputs=run_config.n_outputs,
+        n_ubatch=-(-n_ubatch // n_native) * n_native,  # llama.cpp reserves as many tokens for each sequence
+        n_outputs=min(run_config.n_outputs or n_ubatch, n_ubatch),
         is_fused=run_config.is_fused,
     )
     n_prompt = min(run_config.n_prompt, run_config.n_ctx or run_config.n_prompt)

@@ -184,12 +184,26 @@ _LEAST_UBATCH = 64
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class LatentAttention:
+    """Widths, in elements of one token, of latent attention (MLA) with absorbed queries. `queries_width` is what is held
+    while queries are made, of which `absorbed_width` is free for scores afterwards. With an indexer each of `n_layers`
+    attends to the `n_chosen` cells with the highest scores, and `index_width` are the indexer's queries; else both
+    are 0."""
+
+    n_layers: int
+    queries_width: int
+    absorbed_width: int
+    n_chosen: int = 0
+    index_width: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class GraphShape:
     """Widths of one token on its way through a model, in elements. `feed_forward_width` counts gate, up and their
     product where there is a gate. `n_masks` is how many attention masks there are: layers with a window have one of
     their own. `n_logits` is 0 for models that make no tokens, `has_attention` False where states take its place. A
     DFlash 2 head has convolutions of `n_taps` places around its layers, and embeddings of its candidates, together
-    `candidates_width`, beside its logits."""
+    `candidates_width`, beside its logits. `latent` is None where keys and values are no latents."""
 
     n_embd: int
     n_logits: int
@@ -201,6 +215,7 @@ class GraphShape:
     has_attention: bool
     n_taps: int = 0
     candidates_width: int = 0
+    latent: LatentAttention | None = None
 
     @property
     def layer_elements(self) -> float:
@@ -238,6 +253,24 @@ def graph_shape_of(header: Header) -> GraphShape:
         has_attention=not has_cache or any(layer.k_elements for layer in caches.layers),
         n_taps=n_taps,
         candidates_width=rank * top_k,
+        latent=_latent_attention(header, n_heads, n_embd, len(caches.main_layers)),
+    )
+
+
+def _latent_attention(header: Header, n_heads: int, n_embd: int, n_layers: int) -> LatentAttention | None:
+    rank, mla = hyperparameter(header, "attention.kv_lora_rank"), hyperparameter(header, "attention.key_length_mla")
+    if not (rank and mla):
+        return None
+    key = hyperparameter(header, "attention.key_length")  # of a latent with its rotated part
+    n_chosen, n_index_heads, index_head = (
+        hyperparameter(header, f"attention.indexer.{name}") for name in ("top_k", "head_count", "key_length")
+    )
+    return LatentAttention(
+        n_layers=n_layers,
+        queries_width=n_heads * (2 * mla + rank + key + (key - rank)) + n_embd,
+        absorbed_width=n_heads * rank,
+        n_chosen=n_chosen,
+        index_width=n_index_heads * index_head,
     )
 
 
@@ -264,7 +297,26 @@ def compute_bytes(
     attention = mask + 3 * shape.n_embd + 2 * shape.query_width + shape.key_value_width
     if shape.has_attention and not is_fused:
         attention += shape.n_heads * n_cells
+    if shape.latent:
+        attention = max(attention, _latent_elements(shape.latent, shape.n_heads, n_cells, is_fused=is_fused))
     return int(max(logits, feed_forward, convolution, attention * has_attention) * n_ubatch * _FLOAT_BYTES)
+
+
+def _latent_elements(latent: LatentAttention, n_heads: int, n_cells: int, *, is_fused: bool) -> float:
+    """Return the elements of one token where latent attention holds most: while an indexer scores cells, or while it
+    attends to them. What fits where the absorbed queries were takes no more.
+
+    An indexer's mask is F16, its scores are F32. Each layer has a row of zeros for the chosen cells, all of which are
+    allocated before the first layer (`build_attn` of llm_graph_input_attn_k_dsa in src/llama-graph.cpp, and
+    `ggml_gallocr_alloc_graph_impl` in ggml/src/ggml-alloc.c@0.3.36)."""
+    mask = n_cells * (0.5 if is_fused else 1.0)
+    held, later = latent.queries_width + mask, [] if is_fused else [n_heads * n_cells]
+    scored = 0
+    if latent.n_chosen:
+        held += 0.5 * n_cells + latent.n_layers * min(latent.n_chosen, n_cells)
+        scored = latent.index_width + n_cells
+        later.append(mask)  # the one that leaves the chosen cells
+    return held + max(scored, sum(n for n in later if n > latent.absorbed_width))
 
 
 def selecting_bytes(shape: GraphShape, n_tokens: int) -> int:

@@ -218,6 +218,30 @@ def _deepseek2(outline: Outline, index: int) -> Shapes:
         yield from _feed_forward(outline, "_shexp", 2 * outline.n_expert_ff)
 
 
+def _deepseek32(outline: Outline, index: int) -> Shapes:
+    n_embd, n_heads, q_rank, rank, rope, nope, value = outline.n_embd, outline.n_heads, 1536, 512, 64, 128, 128
+    n_index_heads, index_head = (int(str(outline.more[f"attention.indexer.{name}"])) for name in _INDEX_SIZES)
+    yield from _norms(outline)
+    yield "attn_q_a.weight", (n_embd, q_rank)
+    yield "attn_q_a_norm.weight", (q_rank,)
+    yield "attn_q_b.weight", (q_rank, n_heads * (nope + rope))
+    yield "attn_kv_a_mqa.weight", (n_embd, rank + rope)
+    yield "attn_kv_a_norm.weight", (rank,)
+    yield "attn_k_b.weight", (nope, rank, n_heads)
+    yield "attn_v_b.weight", (rank, value, n_heads)
+    yield "attn_output.weight", (n_heads * value, n_embd)
+    yield "indexer.k_norm.weight", (index_head,)
+    yield "indexer.k_norm.bias", (index_head,)
+    yield "indexer.proj.weight", (n_embd, n_index_heads)
+    yield "indexer.attn_k.weight", (n_embd, index_head)
+    yield "indexer.attn_q_b.weight", (q_rank, n_index_heads * index_head)
+    if index < int(str(outline.more["leading_dense_block_count"])):
+        yield from _feed_forward(outline)
+    else:
+        yield from _experts(outline)
+        yield from _feed_forward(outline, "_shexp", outline.n_expert_ff)
+
+
 def _lfm2(outline: Outline, index: int) -> Shapes:
     yield from _norms(outline)
     yield from _feed_forward(outline)
@@ -284,6 +308,7 @@ def _ssm(n_inner: int, n_state: int, n_groups: int, rank: int) -> dict[str, int 
     )
 
 
+_INDEX_SIZES = ("head_count", "key_length")
 _LATENT = {
     "attention.kv_lora_rank": 512,
     "attention.key_length": 576,
@@ -388,6 +413,25 @@ OUTLINES = {
         n_expert_ff=1408,
         is_tied=False,
         more=_LATENT,
+    ),
+    "deepseek-v3.2": Outline(
+        architecture="deepseek32",
+        layer=_deepseek32,
+        n_layers=61,
+        n_embd=7168,
+        n_vocab=129_280,
+        n_ctx=163_840,
+        n_ff=18_432,
+        n_heads=128,
+        n_kv_heads=1,
+        n_experts=256,
+        n_used=8,
+        n_expert_ff=2048,
+        is_tied=False,
+        more=_LATENT
+        | {"attention.q_lora_rank": 1536, "leading_dense_block_count": 3, "expert_shared_count": 1}
+        | {"expert_gating_func": 2, "attention.indexer.head_count": 64, "attention.indexer.key_length": 128}
+        | {"attention.indexer.top_k": 2048},
     ),
     "qwen3-30b-a3b": Outline(
         architecture="qwen3moe",

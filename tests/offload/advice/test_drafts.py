@@ -19,6 +19,7 @@ from tests.offload.model_outlines import header_of
 GIB = 1 << 30
 HERE = MACHINES["RTX 3060 12 GB, 32 GB RAM"]
 QUESTION = RunConfig(n_ctx=4096, n_sequences=1)
+CARD_GIB = 7.2  # on which each of the drafts costs whole layers, not only parts of them
 
 
 def model(name: str, file_type: str) -> PlannedModel:
@@ -38,7 +39,7 @@ def draft(name: str = "qwen3-0.6b") -> PlannedDraft:
 
 @pytest.fixture(scope="module")
 def offers() -> tuple[DraftOffer, ...]:
-    return planned(model("llama-3.1-8b", "Q8_0"), 7, (draft(),)).drafts
+    return planned(model("llama-3.1-8b", "Q8_0"), CARD_GIB, (draft(),)).drafts
 
 
 def test_copies_and_siblings_are_offered_with_their_bytes_the_fastest_first(offers: tuple[DraftOffer, ...]) -> None:
@@ -50,7 +51,7 @@ def test_copies_and_siblings_are_offered_with_their_bytes_the_fastest_first(offe
 
 
 def test_a_draft_takes_the_place_of_layers(offers: tuple[DraftOffer, ...]) -> None:
-    alone = planned(model("llama-3.1-8b", "Q8_0"), 7).assessment.placement
+    alone = planned(model("llama-3.1-8b", "Q8_0"), CARD_GIB).assessment.placement
     assert alone is not None
     assert all(offer.n_on_gpus < alone.n_on_gpus for offer in offers)
 
@@ -58,7 +59,7 @@ def test_a_draft_takes_the_place_of_layers(offers: tuple[DraftOffer, ...]) -> No
 def test_the_gain_is_that_over_the_plan_without_it_and_the_least_acceptance_tells_when_it_pays(
     offers: tuple[DraftOffer, ...],
 ) -> None:
-    plain_tps = planned(model("llama-3.1-8b", "Q8_0"), 7).assessment.decode_tps
+    plain_tps = planned(model("llama-3.1-8b", "Q8_0"), CARD_GIB).assessment.decode_tps
     for offer in offers:
         assert offer.gain == pytest.approx(offer.decode_tps / plain_tps)
         if offer.least_acceptance is not None:

@@ -10,6 +10,7 @@ import psutil
 import pytest
 
 from app.engine.backend import MemoryShortError
+from app.engine.llama.model import dry_compute_bytes
 from app.engine.load.planner import (
     DryRunRequest,
     LoadAttempt,
@@ -38,6 +39,7 @@ from quantizer.gguf.validation import tensors_of, validate_gguf
 from quantizer.system.errors import EngineError, UsageError
 from tests.offload.machines import MACHINES
 from tests.offload.model_outlines import header_of
+from tests.quantizer.gguf_heads import predicting_model
 
 GIB = 1 << 30
 CARD = MACHINES["RTX 3060 12 GB, 32 GB RAM"]
@@ -279,6 +281,17 @@ def test_a_plan_uses_the_bytes_of_the_dry_run(tiny_model: Path) -> None:
     model = PlannedModel(header, tensors_of(header))
     n_bytes = dry_bytes(tiny_model)
     assert model.measured(SETTING, n_bytes).profile(SETTING).compute_bytes == pytest.approx(n_bytes, rel=1e-6)
+
+
+@pytest.mark.parametrize("is_fused", [True, False])
+@pytest.mark.parametrize("name", ["deepseek2", "deepseek32", "glm-dsa"])
+def test_compute_buffers_of_latent_attention_are_planned_as_a_dry_run_takes_them(
+    name: str, is_fused: bool, tmp_path: Path
+) -> None:
+    path = predicting_model(tmp_path / f"{name}.gguf", name)
+    setting = replace(SETTING, n_ctx=8192, n_cells=8192, is_fused=is_fused)
+    real = dry_compute_bytes(path, setting, ON_HOST)["CPU"]
+    assert PlannedModel.read(path).profile(setting).compute_bytes == pytest.approx(real, rel=0.05)
 
 
 def test_a_file_that_llama_cpp_rejects_is_an_error_with_its_output(tmp_path: Path) -> None:
