@@ -202,6 +202,9 @@ class LoadPlanner:
         parameters = parameters_of(found.assessment) if found else ON_HOST
         if found is None or not parameters.devices:
             chosen = plan(self.model, of_setting, machine, rates)
+            if parameters_of(chosen.assessment).devices:  # the formula's placement, which the dry run refused
+                full = tuple(replace(gpu, free_bytes=0) for gpu in machine.gpus)
+                chosen = plan(self.model, of_setting, Machine(machine.host, full), rates)
             copies = chosen.run_config.layout.copies
             setting = replace(setting, n_ubatch=self.model.bounded_ubatch(of_setting), copies=copies)
             return LoadAttempt(config, setting, chosen)

@@ -31,7 +31,7 @@ from offload.footprint.kv_cache import KvTypes, bytes_per_cell
 from offload.footprint.model import PlannedModel, RunConfig
 from offload.placement.assessment import FitLevel
 from offload.placement.load_parameters import ON_HOST, ExcessUsage, LoadParameters
-from offload.plan import PlacementPlan, plan
+from offload.plan import PlacementPlan, parameters_of, plan
 from offload.speed.cost_model import expected_rates
 from quantizer.gguf.header import read_header
 from quantizer.gguf.layer_caches import kv_shape_of
@@ -109,6 +109,17 @@ def test_a_gpu_that_is_slower_than_the_processor_leaves_the_measured_settings_un
     attempt = planner(slow).attempt(CONFIG, TUNED)
     assert (attempt.config, attempt.setting, attempt.parameters) == (CONFIG, TUNED, replace(ON_HOST, n_ubatch=128))
     assert "CUDA0 gets no layers" in attempt.plan.warnings[0]
+
+
+def test_a_gpu_that_the_dry_run_refuses_gets_nothing_and_the_measured_settings_stay() -> None:
+    def too_much(_setting: RunConfig, parameters: LoadParameters) -> Mapping[str, int]:
+        return {"CPU": 64 << 20, **dict.fromkeys(parameters.devices, 13 * GIB)}
+
+    refused = replace(planner(CARD), dry_run=too_much).attempt(CONFIG, TUNED)
+    assert parameters_of(plan(planner(CARD).model, RunConfig(), CARD, expected_rates(CARD)).assessment).devices
+    assert (refused.config, refused.setting) == (CONFIG, TUNED)
+    assert refused.parameters == replace(ON_HOST, n_ubatch=128)
+    assert not any(share.n_bytes for share in refused.shares if share.device.name == "CUDA0")
 
 
 def test_with_a_gpu_layers_go_there_as_planned() -> None:
