@@ -75,17 +75,18 @@ NO_PROJECTOR = "none"  # as a choice of one
 
 HEAD_MARKS = ("dspark-", "dflash2-", "dflash-", "eagle3-")  # those that draft a block in one pass first
 _MTP = "mtp-"  # MTP layers in a file of their own, or Gemma 4's assistant: many models have the layers themselves
-_MARKS = (*HEAD_MARKS, _MTP, PROJECTOR_MARK)
 
 
 def is_sidecar(name: str) -> bool:
-    """Return whether the file `name` is no model of its own where it lies beside one; capitals name no such file."""
-    return any(mark in name for mark in _MARKS)
+    """Return whether the file `name` is no model of its own where it lies beside one. Capitals make no difference but
+    for layers that predict: `-MTP-` is in the names of whole models that have them."""
+    return _MTP in name or any(mark in name.lower() for mark in (*HEAD_MARKS, PROJECTOR_MARK))
 
 
 def head_rank(name: str) -> int | None:
     """Return the place of the head `name` among heads of one model, the best first; None for what cannot draft."""
-    marks = (index for index, mark in enumerate(HEAD_MARKS) if mark in name and name.endswith(".gguf"))
+    low = name.lower()
+    marks = (index for index, mark in enumerate(HEAD_MARKS) if mark in low and low.endswith(".gguf"))
     return None if _MTP in name else next(marks, None)
 
 

@@ -91,13 +91,20 @@ def select(repository: Repository, reference: RepoReference | FileReference, cho
                 return QuantChoice(model, "It was named.")
         cause = f"{reference.repo} has no model {reference.path}, or not all parts of it."
         raise NotOnHubError(cause, f"It has {listed((model.name for model in known), _MAX_LISTED)}.")
+    has_only_sidecars = not models
+    models = models or repository.sidecars
     if not models:
         remedy = "Look for a repository whose name ends in GGUF."
         if any(file.path.endswith(".safetensors") for file in repository.files):
             remedy = f"It is a checkpoint: make a GGUF of it with `localllm pull {repository.id} --quantize Q4_K_M`."
         raise NotOnHubError(f"{repository.id} has no GGUF file.", remedy)
     if not reference.quant:
-        return QuantChoice(models[0], "It is the only one.") if len(models) == 1 else choose(repository)
+        if len(models) == 1:
+            return QuantChoice(models[0], "It is the only one.")
+        if has_only_sidecars:  # how fast they are depends on the model that they draft for
+            names = listed((model.name for model in models), _MAX_LISTED)
+            raise NotOnHubError(f"{repository.id} has only draft heads and projectors.", f"Name one of {names}.")
+        return choose(repository)
     wanted = reference.quant.upper()
     found = [model for model in models if model.quant == wanted]
     found = found or [model for model in models if wanted in (model.name.upper(), model.name[:-5].upper())]

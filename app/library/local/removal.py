@@ -23,7 +23,6 @@ from app.library.local.resolve import BUILT_IN
 from app.protocol.library import RemovalResult
 from app.settings.settings import Settings
 from quantizer.gguf.file_names import (
-    PROJECTOR_MARK,
     head_rank,
     is_projector,
     is_sidecar,
@@ -72,7 +71,7 @@ def _heads_without(model: Path, leaving: Collection[Path]) -> list[Path]:
     others = [path for path in sorted(model.parent.glob("*.gguf")) if is_model_file(path.name) and path not in leaving]
     staying = [path.stem for path in others if path != model and not is_sidecar(path.name)]
     if not staying:
-        return [path for path in others if head_rank(path.name) is not None or PROJECTOR_MARK in path.name]
+        return [path for path in others if head_rank(path.name) is not None or is_projector(path.name)]
     owners = {path: projector_owner(path.name) for path in others if is_projector(path.name)}
     named = [path for path, owner in owners.items() if names_model(owner, model.stem)]
     return [path for path in named if not any(names_model(owners[path], stem) for stem in staying)]

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from app.library.download.remote_file import Digest
-from app.library.hub.access import HubAccess, HubError
+from app.library.hub.access import HubAccess, HubError, NotOnHubError
 from app.library.hub.reference import FileReference, RepoReference
 from app.library.hub.repository import Repository, checkpoint_files, parse_repository, quant_of
 from app.library.hub.selection import QuantChoice, select
@@ -175,11 +175,21 @@ def _head_name(files: Iterable[str], model: str) -> str | None:
 
 
 def test_draft_heads_are_no_models_of_the_repository() -> None:
-    heads = ("dflash-m-Q8_0.gguf", "eagle3-m.gguf", "m-dspark-F16.gguf", "mtp-m-Q8_0.gguf")
+    heads = ("dflash-m-Q8_0.gguf", "eagle3-m.gguf", "m-dspark-F16.gguf", "mtp-m-Q8_0.gguf", "m-DFlash2-Q4_K_M.gguf")
     held = repository(**dict.fromkeys((*heads, "m-Q8_0.gguf", "m-MTP-Q4_K_M.gguf"), b"m"))
     assert [model.name for model in held.models] == ["m-MTP-Q4_K_M.gguf", "m-Q8_0.gguf"]
     assert sorted(head.name for head in held.sidecars) == sorted(heads)
     assert select(held, FileReference("org/repo", heads[0]), _smallest).model.name == heads[0]
+
+
+def test_a_repository_of_draft_heads_alone_has_them_as_models() -> None:
+    names = ("m-DFlash2-Q4_K_M.gguf", "m-DFlash2-Q8_0.gguf")
+    one, two = (repository(**dict.fromkeys(names[:n], b"m")) for n in (1, 2))
+    assert select(one, RepoReference("org/repo"), _smallest).model.name == names[0]
+    assert select(two, RepoReference("org/repo", "Q8_0"), _smallest).model.name == names[1]
+    with pytest.raises(NotOnHubError, match="only draft heads") as raised:
+        select(two, RepoReference("org/repo"), _smallest)
+    assert all(name in raised.value.remedy for name in names)
 
 
 @pytest.mark.parametrize(
@@ -189,7 +199,8 @@ def test_draft_heads_are_no_models_of_the_repository() -> None:
         (("eagle3-m.gguf", "m-dflash-F16.gguf"), "m-Q4_0.gguf", "m-dflash-F16.gguf"),
         (("dflash-m.gguf", "m-dflash2-F16.gguf"), "m-Q4_0.gguf", "m-dflash2-F16.gguf"),
         (("mtp-m-Q4_0.gguf",), "m-Q4_0.gguf", None),
-        (("DFlash-m.gguf", "m-EAGLE3-Q4_0.gguf.txt"), "m-Q4_0.gguf", None),
+        (("m-EAGLE3-Q4_0.gguf", "m-DFlash2-Q8_0.gguf"), "m-Q4_0.gguf", "m-DFlash2-Q8_0.gguf"),
+        (("m-EAGLE3-Q4_0.gguf.txt",), "m-Q4_0.gguf", None),
         (("dflash-m-Q8_0.gguf", "dflash-m-Q5_K_M.gguf", "dflash-m-BF16.gguf"), "m-Q4_0.gguf", "dflash-m-Q5_K_M.gguf"),
         (("dflash-m-Q8_0.gguf", "dflash-m-Q4_0.gguf", "dflash-m-BF16.gguf"), "m-F16.gguf", "dflash-m-BF16.gguf"),
         (("Q4_0/dflash-m-Q8_0.gguf", "dflash-m-Q4_0.gguf"), "Q4_0/m-Q4_0.gguf", "Q4_0/dflash-m-Q8_0.gguf"),
