@@ -185,10 +185,10 @@ _LEAST_UBATCH = 64
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LatentAttention:
-    """Widths, in elements of one token, of latent attention (MLA) with absorbed queries. `queries_width` is what is held
-    while queries are made, of which `absorbed_width` is free for scores afterwards. With an indexer each of `n_layers`
-    attends to the `n_chosen` cells with the highest scores, and `index_width` are the indexer's queries; else both
-    are 0."""
+    """Widths, in elements of one token, of latent attention (MLA) with absorbed queries. `queries_width` is what is
+    held while queries are made, of which `absorbed_width` is free for scores afterwards. With an indexer each of
+    `n_layers` attends to the `n_chosen` cells with the highest scores, and `index_width` are the indexer's queries;
+    else both are 0."""
 
     n_layers: int
     queries_width: int

@@ -83,16 +83,9 @@ ChooseQuant: TypeAlias = Callable[[Repository], QuantChoice]
 
 def select(repository: Repository, reference: RepoReference | FileReference, choose: ChooseQuant) -> QuantChoice:
     """Return the model of `reference`; `choose` decides among several. Raises NotOnHubError if there is none."""
-    models = repository.models
     if isinstance(reference, FileReference):
-        known = (*models, *repository.sidecars)
-        for model in known:
-            if any(file.path == reference.path for file in model.files):
-                return QuantChoice(model, "It was named.")
-        cause = f"{reference.repo} has no model {reference.path}, or not all parts of it."
-        raise NotOnHubError(cause, f"It has {listed((model.name for model in known), _MAX_LISTED)}.")
-    has_only_sidecars = not models
-    models = models or repository.sidecars
+        return _named_file(repository, reference)
+    models = repository.models or repository.sidecars
     if not models:
         remedy = "Look for a repository whose name ends in GGUF."
         if any(file.path.endswith(".safetensors") for file in repository.files):
@@ -101,7 +94,7 @@ def select(repository: Repository, reference: RepoReference | FileReference, cho
     if not reference.quant:
         if len(models) == 1:
             return QuantChoice(models[0], "It is the only one.")
-        if has_only_sidecars:  # how fast they are depends on the model that they draft for
+        if not repository.models:  # how fast they are depends on the model that they draft for
             names = listed((model.name for model in models), _MAX_LISTED)
             raise NotOnHubError(f"{repository.id} has only draft heads and projectors.", f"Name one of {names}.")
         return choose(repository)
@@ -119,6 +112,15 @@ def select(repository: Repository, reference: RepoReference | FileReference, cho
         raise NotOnHubError(f"{reference.repo} has {len(found)} models in {reference.quant}.", f"Name one of {names}.")
     quants = listed((model.quant or model.name for model in models), _MAX_LISTED)
     raise NotOnHubError(f"{reference.repo} has nothing in {reference.quant}.", f"It has {quants}.")
+
+
+def _named_file(repository: Repository, reference: FileReference) -> QuantChoice:
+    known = (*repository.models, *repository.sidecars)
+    for model in known:
+        if any(file.path == reference.path for file in model.files):
+            return QuantChoice(model, "It was named.")
+    cause = f"{reference.repo} has no model {reference.path}, or not all parts of it."
+    raise NotOnHubError(cause, f"It has {listed((model.name for model in known), _MAX_LISTED)}.")
 
 
 def families_of(models: Sequence[RepoModel]) -> tuple[tuple[RepoModel, ...], ...]:
