@@ -310,8 +310,9 @@ def _latent_elements(latent: LatentAttention, n_heads: int, n_cells: int, *, is_
     allocated before the first layer (`build_attn` of llm_graph_input_attn_k_dsa in src/llama-graph.cpp, and
     `ggml_gallocr_alloc_graph_impl` in ggml/src/ggml-alloc.c@0.3.36)."""
     mask = n_cells * (0.5 if is_fused else 1.0)
-    held, later = latent.queries_width + mask, [] if is_fused else [n_heads * n_cells]
-    scored = 0
+    held = latent.queries_width + mask
+    later: list[float] = [] if is_fused else [n_heads * n_cells]
+    scored = 0.0
     if latent.n_chosen:
         held += 0.5 * n_cells + latent.n_layers * min(latent.n_chosen, n_cells)
         scored = latent.index_width + n_cells
