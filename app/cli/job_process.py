@@ -12,7 +12,7 @@ import signal
 import sys
 import threading
 
-from app.cli.main import main
+from app.cli.main import INTERRUPTED, main
 from app.cli.output.format import JobEvents
 
 
@@ -33,5 +33,8 @@ def _heed_service() -> None:
 
 if __name__ == "__main__":
     signal.signal(signal.SIGINT, signal.default_int_handler)  # also where the service ignores it
-    _heed_service()
-    main(sys.argv[1:], JobEvents())
+    try:
+        _heed_service()
+        main(sys.argv[1:], JobEvents())
+    except KeyboardInterrupt:  # it came before `main` could take it, or while that returned
+        sys.exit(INTERRUPTED)

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 
 _FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS}  # a disk, a quota, `ulimit -f`, a mount
-_INTERRUPTED = 130  # 128 + SIGINT
+INTERRUPTED = 130  # 128 + SIGINT
 
 
 @dataclass(frozen=True, slots=True)
@@ -184,7 +184,7 @@ def _status(args: Sequence[str] | None, events: JobEvents | None, interface: Use
             events.failed(UsageError(error.format_message()))
         return error.exit_code
     except (KeyboardInterrupt, click.Abort):
-        return _INTERRUPTED
+        return INTERRUPTED
     except BrokenPipeError:
         discard_output()
         return 1  # as click ends when it meets the broken pipe first

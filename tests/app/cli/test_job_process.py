@@ -15,6 +15,7 @@ import pytest
 from app.cli.output.format import JobEvents
 from app.cli.output.progress import EventBar
 from quantizer.system.process import python_command
+from tests.app import fork_server
 from tests.app.small_models import small_model
 
 _INTERRUPTED = 130
@@ -91,7 +92,7 @@ def _judging(environment: Mapping[str, str], folder: Path) -> tuple[subprocess.P
     """A job whose own child has begun, and that child."""
     process = job({**environment, "TMPDIR": str(folder)}, "eval", "--json", "--", "guide")
     watched = psutil.Process(process.pid)
-    while not (children := watched.children()):
+    while not (children := [child for child in watched.children() if child.name() != fork_server.NAME]):
         time.sleep(0.01)
     return process, children[0]
 
@@ -104,9 +105,20 @@ def test_a_line_from_the_service_is_ctrl_c(environment: Mapping[str, str], tmp_p
         process.stdin.write(b"\n")
         process.stdin.flush()
         _, errors = _said(process)
-    assert process.returncode == _INTERRUPTED
+    assert process.returncode == _INTERRUPTED, errors.decode()
     assert b"Traceback" not in errors
     assert not psutil.wait_procs([child], timeout=60)[1]
+
+
+@pytest.mark.slow
+def test_a_line_that_was_there_before_the_job_began_ends_it_as_well(environment: Mapping[str, str]) -> None:
+    with job(environment, "eval", "--json", "--", "guide") as process:
+        assert process.stdin is not None
+        process.stdin.write(b"\n")
+        process.stdin.flush()
+        _, errors = _said(process)
+    assert process.returncode == _INTERRUPTED, errors.decode()
+    assert b"Traceback" not in errors
 
 
 @pytest.mark.slow
