@@ -21,7 +21,7 @@ async def test_calls_arrive_and_their_results_are_answered(service: RunningServi
             if isinstance(event, AnswerDelta):
                 calls = with_deltas(calls, event.calls)
                 text += event.text
-            else:
+            elif isinstance(event, Completed):  # on a busy machine, how far the prompt is read comes before
                 assert event.finish_reason == "tool_calls"
         assert text.strip() == "One moment."
         assert [(call.name, call.arguments) for call in calls] == [
