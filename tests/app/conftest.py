@@ -7,6 +7,7 @@ import json
 import os
 import sys
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import closing
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -18,8 +19,8 @@ import pytest
 from app.cli.main import main
 from app.engine.load.machine import list_gpus
 from offload.devices.bandwidth import measure_read_bandwidth
+from tests.app.fork_server import ForkingPopen, ForkServer
 from tests.app.running import RunningService, started_services
-from tests.app.service_process import CommandStarter, ForkingPopen, command_starter, track_indexes
 from tests.quantizer.gguf_files import tiny_llama
 
 CHAT_TEMPLATE = (
@@ -51,11 +52,13 @@ def _machine_is_measured_once(tmp_path_factory: pytest.TempPathFactory) -> Itera
 
 @pytest.fixture(autouse=True, scope="session")
 def _children_of_tests_are_forked() -> Iterator[None]:
-    """Fork services, engines, jobs and renderers of templates from the test's process, which has imported most."""
-    with pytest.MonkeyPatch.context() as patch:
-        if sys.platform == "linux":
-            patch.setattr("subprocess.Popen", ForkingPopen)
-            track_indexes()
+    """Fork commands, services, engines, jobs and renderers of templates, for this process has imported most."""
+    if sys.platform != "linux":
+        yield
+        return
+    with closing(ForkServer()) as server, pytest.MonkeyPatch.context() as patch:
+        patch.setattr(ForkingPopen, "server", server, raising=False)
+        patch.setattr("subprocess.Popen", ForkingPopen)
         yield
 
 
@@ -82,22 +85,16 @@ def environment(tmp_path_factory: pytest.TempPathFactory, tiny_model: Path) -> M
     }
 
 
-@pytest.fixture(scope="session")
-def starter(environment: Mapping[str, str]) -> Iterator[CommandStarter]:
-    with command_starter(environment) as starter:
-        yield starter
-
-
 @pytest.fixture(scope="module")
-def start_service(starter: CommandStarter, environment: Mapping[str, str]) -> Iterator[Callable[..., RunningService]]:
+def start_service(environment: Mapping[str, str]) -> Iterator[Callable[..., RunningService]]:
     """Start services that end with the tests of this file."""
-    with started_services(starter, environment) as start:
+    with started_services(environment) as start:
         yield start
 
 
 @pytest.fixture(scope="session")
-def shared_service(starter: CommandStarter, environment: Mapping[str, str]) -> Iterator[RunningService]:
-    with started_services(starter, environment) as start:
+def shared_service(environment: Mapping[str, str]) -> Iterator[RunningService]:
+    with started_services(environment) as start:
         yield start()
 
 

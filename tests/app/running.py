@@ -13,7 +13,7 @@ from typing import Any
 
 import httpx
 
-from tests.app.service_process import CommandStarter, ForkedProcess
+from tests.app.service_process import start_command
 
 __all__ = ["RunningService", "started_services"]
 
@@ -24,7 +24,7 @@ class RunningService:
 
     url: str
     http: httpx.Client
-    process: subprocess.Popen[bytes] | ForkedProcess
+    process: subprocess.Popen[bytes]
 
     def let_end(self) -> None:
         assert self.process.stdin is not None
@@ -59,15 +59,13 @@ class RunningService:
 
 
 @contextmanager
-def started_services(
-    starter: CommandStarter, environment: Mapping[str, str]
-) -> Iterator[Callable[..., RunningService]]:
+def started_services(environment: Mapping[str, str]) -> Iterator[Callable[..., RunningService]]:
     """Start services that end with this block; `outside` are variables that are no settings."""
     running: list[RunningService] = []
 
     def start(outside: Mapping[str, str] | None = None, **settings: str) -> RunningService:
         own = {f"LOCALLLM_{name.upper()}": value for name, value in settings.items()}
-        process = starter.start({**environment, **(outside or {}), **own}, "serve", "--owned")
+        process = start_command({**environment, **(outside or {}), **own}, "serve", "--owned")
         assert process.stdout is not None
         url = json.loads(process.stdout.readline())["url"]
         key = settings.get("api_key", "")

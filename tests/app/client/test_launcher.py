@@ -2,7 +2,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import os
 import sys
 import threading
 from asyncio.subprocess import Process
@@ -26,7 +25,7 @@ from app.settings.settings import Settings, load_settings
 from quantizer.gguf.gguf_reader import ModelFileError
 from quantizer.system.errors import EngineError, UsageError
 from quantizer.system.memory_limit import MemoryLimit
-from quantizer.system.process import OwnedProcess
+from quantizer.system.process import OwnedProcess, is_process_alive
 from tests.app.running import RunningService
 
 
@@ -55,8 +54,7 @@ async def test_it_starts_a_service_that_answers_keeps_a_log_and_ends_with_it(
     assert isinstance(events[-1], Completed)
     assert all(isinstance(event, AnswerDelta) for event in events[:-1])
     assert seen[-1] == status
-    with pytest.raises(ProcessLookupError):
-        os.kill(pid, 0)
+    assert not is_process_alive(str(pid))
     log = (tmp_path / "cache" / "service.log").read_text()
     assert f"service: {client.base_url}, localllm" in log
     assert "service: tiny.gguf is loaded, with" in log
@@ -257,16 +255,8 @@ async def test_a_killed_client_leaves_no_service_and_no_worker(environment: Mapp
     face.kill()
     await face.wait()
     async with asyncio.timeout(60):
-        while _lives(int(pid)) or await _listens(url):  # noqa: ASYNC110 - other processes send no events
+        while is_process_alive(pid) or await _listens(url):  # noqa: ASYNC110 - other processes send no events
             await asyncio.sleep(0.05)
-
-
-def _lives(pid: int) -> bool:
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    return True
 
 
 async def _listens(url: str) -> bool:

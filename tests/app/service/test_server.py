@@ -25,7 +25,7 @@ from app.service.http.guard import Guard, GuardPolicy
 from app.service.pool.engine_client import EngineClient
 from app.service.server import listen
 from app.service.starting import OperatorPrompt
-from quantizer.system.process import python_command
+from quantizer.system.process import is_process_alive, python_command
 from tests.app.cli.in_process import run_localllm
 from tests.app.running import RunningService
 from tests.app.service.listening import listening
@@ -153,25 +153,17 @@ async def test_the_key_is_checked_before_any_route() -> None:
         assert (await client.get("/nope", headers={"x-api-key": "sesame"})).text == "hi"
 
 
-def _process_lives(pid: int) -> bool:
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    return True
-
-
 @pytest.mark.slow
-@pytest.mark.skipif(sys.platform == "win32", reason="asks the process table by signal 0")
+@pytest.mark.skipif(sys.platform == "win32", reason="kills by signal")
 def test_a_killed_service_leaves_no_worker_behind(start_service: Callable[..., RunningService]) -> None:
     service = start_service()
     worker_pid = service.model()["worker_pid"]
     os.kill(service.process.pid, signal.SIGKILL)
     assert service.process.wait(timeout=60) == -signal.SIGKILL
     deadline_s = time.monotonic() + 30
-    while _process_lives(worker_pid) and time.monotonic() < deadline_s:
+    while is_process_alive(str(worker_pid)) and time.monotonic() < deadline_s:
         time.sleep(0.02)
-    assert not _process_lives(worker_pid)
+    assert not is_process_alive(str(worker_pid))
 
 
 async def _hello(scope: Any, receive: Any, send: Any) -> None:

@@ -15,7 +15,7 @@ import pytest
 
 from tests.app.cli.in_process import run_localllm
 from tests.app.running import RunningService
-from tests.app.service_process import CommandStarter
+from tests.app.service_process import start_command
 
 CHAT = "/v1/chat/completions"
 
@@ -141,12 +141,12 @@ Start = Callable[..., Any]
 
 
 @pytest.fixture
-def start(starter: CommandStarter, at_service: dict[str, str]) -> Iterator[Start]:
+def start(at_service: dict[str, str]) -> Iterator[Start]:
     """Start the command in a process of its own."""
     processes = []
 
     def start(*arguments: object) -> Any:
-        processes.append(process := starter.start(at_service, "batch", *map(str, arguments)))
+        processes.append(process := start_command(at_service, "batch", *map(str, arguments)))
         return process
 
     yield start
@@ -238,7 +238,6 @@ def test_a_service_that_dies_stops_the_batch_and_the_next_command_goes_on(
 
 def test_a_chat_beside_a_batch_takes_the_only_slot_at_once(
     tmp_path: Path,
-    starter: CommandStarter,
     start_service: Callable[..., RunningService],
     environment: Mapping[str, str],
 ) -> None:
@@ -256,6 +255,6 @@ def test_a_chat_beside_a_batch_takes_the_only_slot_at_once(
         service.http.post(CHAT, json=body).raise_for_status()
         return not output.exists() or output.read_bytes().count(b"\n") == n_before
 
-    with starter.start(outside, "batch", str(path)) as process:
+    with start_command(outside, "batch", str(path)) as process:
         assert any(is_first() for _ in range(2))  # the answer may have been about to end
         os.kill(process.pid, signal.SIGTERM)

@@ -11,6 +11,7 @@ from pathlib import Path
 import psutil
 import pytest
 
+from quantizer.system.process import is_process_alive
 from tests.app.client.scripted_client import ScriptedClient, ScriptedReply
 from tests.tui.conftest import _key_event
 from tui.chat.composer.shell_command import run_shell_command, shell_command
@@ -160,10 +161,10 @@ async def test_leaving_the_app_or_the_chat_ends_it(open_app, tmp_path):
             await user.sees("running: Esc stops it")
             await user.until(lambda how=how: (tmp_path / how).exists() and (tmp_path / how).read_text(), "not begun")
             await user.presses(how)
-            pid = int((tmp_path / how).read_text())
+            pid = (tmp_path / how).read_text().strip()
             if how == "ctrl+n":
-                await user.until(lambda pid=pid: not psutil.pid_exists(pid), "still there")
-        assert not psutil.pid_exists(pid)
+                await user.until(lambda pid=pid: not is_process_alive(pid), "still there")
+        assert not is_process_alive(pid)
 
 
 def _marked(folder: Path) -> str:
