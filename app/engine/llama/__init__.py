@@ -9,7 +9,12 @@ from __future__ import annotations
 
 from app.engine.llama.context import LlamaBackend
 from app.engine.llama.devices import add_rpc_servers, buffer_bytes_by_device, ggml_gpus
-from app.engine.llama.eval_callback import ActivationRecorder, HiddenStateRecorder, WritableWeights
+from app.engine.llama.eval_callback import (
+    ActivationRecorder,
+    ExpertReadAhead,
+    HiddenStateRecorder,
+    WritableWeights,
+)
 from app.engine.llama.head_backend import HeadBackend, HeadContext
 from app.engine.llama.head_contexts import AutoregressiveContext, BlockContext, MtpContext, SelectorContext
 from app.engine.llama.model import LlamaModel, LoadedHead, dry_compute_bytes, vocabulary_alone
@@ -21,6 +26,7 @@ __all__ = [
     "AutoregressiveContext",
     "BlockContext",
     "EvalObserver",
+    "ExpertReadAhead",
     "HeadBackend",
     "HeadContext",
     "HiddenStateRecorder",

@@ -1,5 +1,5 @@
 """Callbacks for the nodes of llama.cpp's graphs: recording the inputs of weights and the hidden states between layers,
-and overwriting weights in place.
+reading chosen experts ahead from disk, and overwriting weights in place.
 
 llama.cpp calls them twice for each node: to ask whether its result is wanted, and once that is computed. Wanting a node
 makes it the end of a piece of the graph, which takes time.
@@ -8,16 +8,22 @@ makes it the end of a piece of the graph, which takes time.
 from __future__ import annotations
 
 import ctypes
+import os
+import re
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Iterable, Iterator
+from contextlib import ExitStack
 from ctypes import c_size_t, c_void_p
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from app.engine.llama.native import ggml_function, lib
+from quantizer.gguf.header import read_header
 from quantizer.mix.imatrix import ImatrixCollector
+from quantizer.system.files import open_regular
 
 N_SOURCES = 10
 _N_DIMS, _N_OP_PARAMS, _NAME_BYTES = 4, 16, 64
@@ -149,6 +155,45 @@ class HiddenStateRecorder(_Recorder):
         number = name.removeprefix(_OUTPUT_NAME)
         is_output = number != name and number.isdigit() and int(number) < self._n_layers
         return int(number) if is_output else None
+
+
+_CHOSEN_EXPERTS = b"ffn_moe_topk-"  # llama.cpp's name of the node, and the number of its layer behind it
+_EXPERTS = re.compile(r"blk\.(\d+)\.ffn_\w+_exps\.")
+
+
+class ExpertReadAhead(_Recorder):
+    """Reads the experts of a model larger than memory ahead: as soon as a layer has chosen some, the system is asked
+    for all of their weights in the files at `paths`, the shards of the model, which llama.cpp has mapped. Else products
+    wait for them page by page, and the system reads around each page what nobody chose. Close it after the contexts.
+
+    Qwen3 30B A3B's shape with 6 layers, 4.1 GB in 2.5 GB, five pairs of runs (tests/bench/engine/expert_read_ahead.py),
+    median tok/s without and with: 0.92 and 2.7 where the system reads 8 MiB around a page, 1.5 and 2.3 where 128 KiB.
+    """
+
+    def __init__(self, paths: Iterable[Path]) -> None:
+        super().__init__()
+        self._files = ExitStack()
+        self._parts: dict[int, list[tuple[int, int, int]]] = {}  # by layer: descriptor, offset, bytes of one expert
+        for path in paths:
+            header = read_header(path)
+            file = self._files.enter_context(open_regular(path))
+            for tensor in header.tensors:
+                if match := _EXPERTS.search(tensor.name):
+                    part = file.fileno(), header.data_offset + tensor.offset, tensor.n_bytes // tensor.shape[-1]
+                    self._parts.setdefault(int(match[1]), []).append(part)
+
+    def close(self) -> None:
+        self._files.close()
+
+    def _matters(self, node: Tensor) -> bool:
+        name: bytes = node.name
+        return name.startswith(_CHOSEN_EXPERTS)
+
+    def _take(self, pointer: Any) -> None:
+        name: bytes = pointer.contents.name
+        for expert in np.unique(self._array(pointer, np.dtype(np.int32))).tolist():
+            for descriptor, start, n_bytes in self._parts.get(int(name.removeprefix(_CHOSEN_EXPERTS)), ()):
+                os.posix_fadvise(descriptor, start + expert * n_bytes, n_bytes, os.POSIX_FADV_WILLNEED)
 
 
 def operands(node_address: int) -> Iterator[Tensor]:

@@ -91,11 +91,13 @@ class LlamaModel:
         with_mtp: bool = False,
         is_writable: bool = False,
         repacked_types: Sequence[str] = (),
+        observer: EvalObserver | None = None,
     ) -> None:
         """Load the validated model at `path`, placed by `parameters`, its MTP layers only `with_mtp`. Weights that are
         `is_writable` are in this process's memory, not in the file's pages. With `extra_buffers` all weights are
         repacked that llama.cpp can, or those of `repacked_types` alone. `on_progress` gets fractions from 0 to 1 and
-        returns False to cancel. Raises EngineError with llama.cpp's message, MemoryShortError without memory."""
+        returns False to cancel. `observer` gets the graph nodes of contexts that have none of their own. Raises
+        EngineError with llama.cpp's message, MemoryShortError without memory."""
         self._owned = ExitStack()
         huge_pages = HugePages(has_gpu=next(ggml_gpus(), None) is not None)
 
@@ -117,6 +119,7 @@ class LlamaModel:
         if is_writable:
             params.load_mode = lib.LLAMA_LOAD_MODE_NONE
         self._model = self._owned.enter_context(_loaded(path, params))
+        self._observer = observer
         self._adapters: tuple[Adapter, ...] = ()
         self._plain: PlainWeights | None = None
         self._copies: WeightCopies | None = None
@@ -150,8 +153,8 @@ class LlamaModel:
         )
         with ExitStack() as owned:
             params = self._context_params(facts, setting)
-            if observer is not None:
-                params.cb_eval = observer.callback
+            if (observed := observer or self._observer) is not None:
+                params.cb_eval = observed.callback
             context = self._new_context(params, owned)
             # A model without a cache (an encoder) computes whole texts and cannot continue one. llama_decode ends the
             # process for a model with an encoder (T5), unless a prompt was encoded before.

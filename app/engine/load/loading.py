@@ -5,8 +5,9 @@ Owns what a worker decides before the first request. Runs in the worker; native 
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -82,7 +83,7 @@ from offload.speed.type_costs import copy_bytes
 from quantizer.gguf.adapters import read_control_vector
 from quantizer.gguf.header import Header, read_header
 from quantizer.gguf.projector_header import ProjectorHeader
-from quantizer.gguf.validation import tensors_of
+from quantizer.gguf.validation import shard_paths, tensors_of
 from quantizer.system.errors import EngineError, UsageError
 
 if TYPE_CHECKING:
@@ -311,6 +312,9 @@ def _open(
     log.take_buffers()
     path, setting = header.path, attempt.setting
     with ExitStack() as owned:
+        read_ahead = None
+        if attempt.reads_from_disk and attempt.plan.assessment.profile.has_experts and hasattr(os, "posix_fadvise"):
+            read_ahead = owned.enter_context(closing(llama.ExpertReadAhead(shard_paths(header))))
         model = llama.LlamaModel(
             path,
             attempt.parameters,
@@ -318,6 +322,7 @@ def _open(
             listener.on_progress,
             with_mtp=with_mtp,
             repacked_types=setting.repacked_types,
+            observer=read_ahead,
         )
         owned.callback(model.close)
         adapters, vectors = _adapters(attempt.config), attempt.config.control_vectors

@@ -42,7 +42,7 @@ from offload.footprint.kv_cache import (
 )
 from offload.footprint.model import PlannedModel, RunConfig
 from offload.format import format_memory
-from offload.placement.assessment import FitLevel
+from offload.placement.assessment import Assessment, FitLevel
 from offload.placement.load_parameters import (
     ON_HOST,
     DeviceUsage,
@@ -93,11 +93,8 @@ def size_context(config: EngineConfig, header: Header, *, is_on_host: bool) -> t
 def check_fit(plan: PlacementPlan, when_unfit: UnfitPolicy) -> str:
     """Return the warning to give before `plan` is loaded, "" when the whole model fits. Raises UnfitError when the user
     has to agree first, EngineError when nobody can be asked and it is too large."""
-    level = plan.assessment.verdict
-    profile, machine = plan.assessment.profile, plan.assessment.machine
-    n_bytes = profile.total_bytes - profile.host_bytes  # with what is beside the model
-    # Beyond free memory the file is read from disk again and again.
-    is_too_large = level is FitLevel.WONT_RUN and (bool(machine.gpus) or n_bytes > machine.host.free_bytes)
+    level, machine = plan.assessment.verdict, plan.assessment.machine
+    is_too_large = level is FitLevel.WONT_RUN and (bool(machine.gpus) or _exceeds_memory(plan.assessment))
     if level is not FitLevel.PARTIAL and not is_too_large:
         return ""
     texts = [
@@ -110,6 +107,12 @@ def check_fit(plan: PlacementPlan, when_unfit: UnfitPolicy) -> str:
     if is_too_large and when_unfit is not UnfitPolicy.LOAD:
         raise EngineError(cause, f"{remedy} Or load it anyway with --yes.".lstrip())
     return cause
+
+
+def _exceeds_memory(found: Assessment) -> bool:
+    """Return whether the model is larger than free memory, so that its file is read from disk again and again."""
+    n_bytes = found.profile.total_bytes - found.profile.host_bytes  # with what is beside the model
+    return n_bytes > found.machine.host.free_bytes
 
 
 def requested_config(settings: Settings, machine: Machine, *, is_here: bool) -> RunConfig:
@@ -151,6 +154,11 @@ class LoadAttempt:
     @property
     def is_all_on_gpus(self) -> bool:
         return self.plan.assessment.is_all_on_gpus
+
+    @property
+    def reads_from_disk(self) -> bool:
+        """Whether the processor has all layers, in the pages of a file that is larger than its memory."""
+        return not self.parameters.devices and _exceeds_memory(self.plan.assessment)
 
     @property
     def projector_device(self) -> str:
@@ -207,6 +215,8 @@ class LoadPlanner:
                 chosen = plan(self.model, of_setting, Machine(machine.host, full), rates)
             copies = chosen.run_config.layout.copies
             setting = replace(setting, n_ubatch=self.model.bounded_ubatch(of_setting), copies=copies)
+            if _exceeds_memory(chosen.assessment):  # repacked weights are no pages of the file, which can be dropped
+                setting = replace(setting, extra_buffers=False, plain_from=0)
             return LoadAttempt(config, setting, chosen)
         setting = replace(
             setting,
