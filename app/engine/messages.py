@@ -47,6 +47,7 @@ class EngineConfig:
     n_sequences: int = 4
     n_batch: int = 0
     uses_gpu: bool = True
+    numa: str = "auto"  # or a strategy of `offload.devices.numa`
     rpc: tuple[str, ...] = ()  # host:port of servers whose devices are used like those of this machine
     when_unfit: UnfitPolicy = UnfitPolicy.WARN
     draft_path: str = ""

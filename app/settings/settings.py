@@ -190,6 +190,14 @@ class Settings:
         unset="none",
     )
     gpu: bool = _loading(True, "Use GPUs; otherwise only the CPU.", title="Use GPUs", section=Section.SPEED)
+    numa: str = _loading(
+        "auto",
+        "How threads are spread where a machine's memory belongs to several processors (NUMA): auto, off, distribute, "
+        "isolate, numactl.",
+        choices=("auto", "off", "distribute", "isolate", "numactl"),
+        title="Memory of several processors",
+        section=Section.SPEED,
+    )
     rpc: str = _loading(
         "",
         "llama.cpp RPC servers on other machines that compute a part of each model. Unauthenticated and unencrypted.",

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from offload.devices.machine import Machine
+from offload.devices.numa import NumaChoice
 from offload.format import format_bandwidth, format_memory
 from offload.placement.assessment import FitLevel
 from quantizer.figures import format_speed
@@ -75,6 +76,7 @@ class Findings:
     swapped_bytes: int
     disk_bytes_per_s: float | None
     repacking_is_safe: bool
+    numa: NumaChoice | None = None  # where there are several nodes
     engine_features: str = ""  # the backends of llama.cpp and what they were built with
     known_problems: Sequence[Problem] = ()  # of folders and of the environment, which are no matter of the machine
     paths: Sequence[tuple[str, str]] = ()  # a label and the path of each folder in use

@@ -97,7 +97,7 @@ def performance_cores(usable: Collection[int], devices: Path = _DEVICES) -> int 
     if sys.platform == "darwin":
         return _apple_performance_cores()
     try:
-        fast = _listed((devices / "cpu_core" / "cpus").read_text(encoding="ascii")).intersection(usable)
+        fast = listed_processors((devices / "cpu_core" / "cpus").read_text(encoding="ascii")).intersection(usable)
         topology = (devices / "system" / "cpu" / f"cpu{number}" / "topology" for number in fast)
         cores = {tuple((each / name).read_text() for name in ("physical_package_id", "core_id")) for each in topology}
     except (OSError, ValueError):
@@ -114,7 +114,7 @@ def _apple_performance_cores() -> int | None:
         return None
 
 
-def _listed(text: str) -> set[int]:
+def listed_processors(text: str) -> set[int]:
     """Return the numbers of a list such as 0-3,8."""
     ranges = [part.partition("-") for part in text.strip().split(",") if part]
     return {number for first, _, last in ranges for number in range(int(first), int(last or first) + 1)}

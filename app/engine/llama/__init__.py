@@ -18,7 +18,7 @@ from app.engine.llama.eval_callback import (
 from app.engine.llama.head_backend import HeadBackend, HeadContext
 from app.engine.llama.head_contexts import AutoregressiveContext, BlockContext, MtpContext, SelectorContext
 from app.engine.llama.model import LlamaModel, LoadedHead, dry_compute_bytes, vocabulary_alone
-from app.engine.llama.native import EvalObserver, native_log, system_info
+from app.engine.llama.native import EvalObserver, init_numa, native_log, system_info
 from app.engine.llama.projector import LlamaProjector, ProjectorOptions
 
 __all__ = [
@@ -42,6 +42,7 @@ __all__ = [
     "buffer_bytes_by_device",
     "dry_compute_bytes",
     "ggml_gpus",
+    "init_numa",
     "native_log",
     "system_info",
     "vocabulary_alone",

@@ -35,6 +35,7 @@ from llama_cpp._ctypes_extensions import load_shared_library
 from app.engine.backend import MemoryShortError
 from app.engine.library_files import library_folders, load_backends
 from app.protocol.errors import RequestError
+from offload.devices.numa import NumaStrategy
 from offload.format import format_memory
 from quantizer.system.errors import EngineError, redact_paths
 
@@ -254,6 +255,21 @@ def parse_buffer(line: str) -> Buffer | None:
     """Return the buffer that a line of llama.cpp's log reports, None for any other line."""
     match = _BUFFER_SIZE.search(line)
     return Buffer(match[1], match[2], round(float(match[3]) * _MIB)) if match else None
+
+
+_NUMA_STRATEGIES = {
+    NumaStrategy.DISTRIBUTE: lib.GGML_NUMA_STRATEGY_DISTRIBUTE,
+    NumaStrategy.ISOLATE: lib.GGML_NUMA_STRATEGY_ISOLATE,
+    NumaStrategy.NUMACTL: lib.GGML_NUMA_STRATEGY_NUMACTL,
+}
+
+
+@cache
+def init_numa(strategy: NumaStrategy) -> None:
+    """Spread the threads of all contexts by `strategy`, which cannot be taken back: ggml counts nodes once for a
+    process. Call it before a model is loaded, for its file is mapped otherwise then."""
+    if strategy is not NumaStrategy.OFF:
+        lib.llama_numa_init(_NUMA_STRATEGIES[strategy])
 
 
 def prompt_bytes(text: str) -> bytes:

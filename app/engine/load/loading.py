@@ -6,12 +6,12 @@ Owns what a worker decides before the first request. Runs in the worker; native 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 
@@ -71,8 +71,9 @@ from app.engine.tuning.tune_results import (
 from app.protocol.plan import Plan, describe_plan
 from app.protocol.status import LoadedSetting
 from app.settings.folders import cache_warning
-from offload.devices.host import LoadMeter, host_memory, memory_stalled_share
+from offload.devices.host import LoadMeter, affinity, host_memory, memory_stalled_share
 from offload.devices.machine import HOST_NAME, Device, DeviceKind
+from offload.devices.numa import AUTO, NumaChoice, choose_numa, numa_nodes
 from offload.footprint.kv_cache import parse_kv_types
 from offload.footprint.model import DEFAULT_N_UBATCH, ENGINE_BYTES, PlannedModel
 from offload.format import format_memory
@@ -228,6 +229,7 @@ def load_model(path: Path, config: EngineConfig, cache_dir: Path, listener: Load
                     native.backend.facts,
                     copy_bytes(planner.model.tensors, dict(native.setting.copies)),
                 ),
+                *_describe_numa(attempt),
                 *describe_projector(
                     auxiliary.projector,
                     native.backend.facts,
@@ -310,6 +312,8 @@ def _open(
 
     log = llama.native_log()
     log.take_buffers()
+    if (numa := _numa_choice(attempt)) is not None:
+        llama.init_numa(numa.strategy)
     path, setting = header.path, attempt.setting
     with ExitStack() as owned:
         read_ahead = None
@@ -354,6 +358,16 @@ def _open(
         return _NativeModel(
             model, backend, setting, usage, owned.pop_all(), loaded_projector, projector_bytes, has_head
         )
+
+
+def _numa_choice(attempt: LoadAttempt) -> NumaChoice | None:
+    return choose_numa(attempt.config.numa, numa_nodes(), affinity(), computes=not attempt.is_all_on_gpus)
+
+
+def _describe_numa(attempt: LoadAttempt) -> Iterator[LoadedSetting]:
+    if (choice := _numa_choice(attempt)) is not None:
+        source: Literal["option", "default"] = "default" if attempt.config.numa == AUTO else "option"
+        yield LoadedSetting("NUMA", choice.strategy, source, choice.reason)
 
 
 @dataclass(slots=True)

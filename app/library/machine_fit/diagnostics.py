@@ -25,7 +25,8 @@ from app.protocol.library import MachineProblem, MachineReport
 from app.settings.folders import find_folders
 from offload.advice.doctor import BUILD_TOOLS, Findings, Problem, find_problems
 from offload.devices.bandwidth import measure_disk_read
-from offload.devices.host import cpu_model, default_threads, has_avx2
+from offload.devices.host import affinity, cpu_model, default_threads, has_avx2
+from offload.devices.numa import choose_numa, numa_nodes
 from offload.format import format_bandwidth, format_memory
 from quantizer.system.errors import UserError, WrongProcessorError
 from quantizer.system.files import is_file
@@ -58,6 +59,7 @@ def collect_findings(settings: Settings, found: Survey, model: str | None = None
         has_avx2=has_avx2(),
         swapped_bytes=psutil.swap_memory().used,
         repacking_is_safe=tested.is_safe,
+        numa=choose_numa(settings.numa, numa_nodes(), affinity(), computes=True),
         engine_features=tested.features + (f", as {tested.variant}" if tested.variant else ""),
         disk_bytes_per_s=measure_disk_read(largest) if largest else None,
         known_problems=(
@@ -111,6 +113,7 @@ def machine_rows(findings: Findings) -> list[tuple[str, str]]:
     return [
         ("processor", f"{cpu_model()}, {default_threads()} cores"),
         ("memory", _memory(machine.host)),
+        *([("NUMA", f"{findings.numa.strategy}: {findings.numa.reason}")] if findings.numa else []),
         *(gpus or [("GPU", "none that this build of llama.cpp can use")]),
         ("models", f"read from disk at {disk / 1e6:,.0f} MB/s" if disk else "disk speed unknown"),
         ("engine", f"llama-cpp-python {findings.engine_version}"),

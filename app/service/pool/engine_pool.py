@@ -340,6 +340,7 @@ def _engine_config(
         n_threads=settings.threads,
         n_sequences=settings.parallel,
         uses_gpu=settings.gpu,
+        numa=settings.numa,
         rpc=parse_rpc_endpoints(settings.rpc),
         when_unfit=when_unfit or usual,
         lora=attached.lora,
