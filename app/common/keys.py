@@ -66,6 +66,12 @@ def lmstudio_token(secret: str) -> str:
     return f"{_TOKEN_PREFIX}{text[:8]}:{text[8:]}"
 
 
+def owner_of(given: str) -> str:
+    """Return a name of who holds the key `given`, the same in both of its forms, from which nobody learns it."""
+    token = given if given.startswith(_TOKEN_PREFIX) else lmstudio_token(given)
+    return hashlib.sha256(token.encode("utf-8", "replace")).hexdigest()
+
+
 def is_secret(given: str, secret: str) -> bool:
     """Return whether `given` is the key `secret`, in its own form or in LM Studio's, in constant time."""
     wanted = lmstudio_token(secret) if given.startswith(_TOKEN_PREFIX) else secret

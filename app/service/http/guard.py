@@ -8,7 +8,6 @@ Those pages get CORS headers; others get none, so that their scripts read nothin
 
 from __future__ import annotations
 
-import hashlib
 import ipaddress
 import os
 import re
@@ -22,7 +21,7 @@ from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from app.common.event_log import log_event
-from app.common.keys import ALL_SCOPES, KeyFile, KeyScope, is_secret, key_file
+from app.common.keys import ALL_SCOPES, KeyFile, KeyScope, is_secret, key_file, owner_of
 from app.common.service_identity import IDENTITY_PATH, STOP_PATH
 from app.service.http.access_log import MeteredKeys, RequestRecord, record_of
 from app.service.http.errors import ErrorBody, RefusedError, openai_error, status_of
@@ -143,7 +142,7 @@ def socket_scopes(scope: Scope, *secrets: str) -> frozenset[KeyScope]:
 def _belongs_to(record: RequestRecord, key: str) -> None:
     """Note who holds the `key` of a request, by a name from which nobody learns it."""
     lent_by = record.meter.owner if record.meter is not None else ""
-    record.owner = lent_by or hashlib.sha256(key.encode()).hexdigest()
+    record.owner = lent_by or owner_of(key)
     record.client = f"key {record.owner}"
 
 

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.common.keys import ALL_SCOPES, KeyFile, KeyScope, key_file, own_key
+from app.common.keys import ALL_SCOPES, KeyFile, KeyScope, key_file, lmstudio_token, own_key, owner_of
 from app.settings.settings import Settings
 from quantizer.system.errors import StorageError, UsageError
 
@@ -120,3 +120,9 @@ def test_a_client_sends_the_key_that_its_service_needs(tmp_path: Path) -> None:
     first = key_file(here).first("first")
     assert (own_key(here), own_key(beyond)) == ("", first.secret)
     assert own_key(Settings(data_dir=tmp_path, api_key="sesame")) == "sesame"
+
+
+@given(st.text(st.characters(max_codepoint=255), min_size=1), st.text(st.characters(max_codepoint=255), min_size=1))
+def test_both_forms_of_a_key_are_one_owners_and_other_keys_are_others(secret: str, other: str) -> None:
+    assert owner_of(secret) == owner_of(lmstudio_token(secret))
+    assert (owner_of(secret) == owner_of(other)) == (other in {secret, lmstudio_token(secret)})
