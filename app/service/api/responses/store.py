@@ -1,9 +1,9 @@
 """Responses and conversations on disk, in `<data>/responses.db`.
 
-Owns the tables, and the limits of size and age, by which the least recently used leave first. A response keeps the
-whole context that it answered, so that it outlives the responses before it; equal items are stored once. A record
-belongs to the key that made it. Several services may use the file, which only the user who runs them can read.
-Independent of what an item means.
+Owns the tables, and the limits of size and age, by which the least recently used leave first, of the owner who fills
+most of the file: one key cannot push out what others have stored. A response keeps the whole context that it answered,
+so that it outlives the responses before it; equal items are stored once. A record belongs to the key that made it.
+Several services may use the file, which only the user who runs them can read. Independent of what an item means.
 """
 
 from __future__ import annotations
@@ -71,9 +71,24 @@ _TABLES = (
 )
 # What was stored before is seen by keys that see all.
 _OWNERS = ("ALTER TABLE records ADD COLUMN owner TEXT NOT NULL DEFAULT ''",)
+# The bytes of a record, those of an item that several have in each of them: what its owner would fill alone.
+_SIZES = (
+    "ALTER TABLE records ADD COLUMN n_bytes INTEGER NOT NULL DEFAULT 0",
+    """UPDATE records SET n_bytes = length(object) + coalesce((SELECT sum(length(item))
+        FROM items JOIN contents ON contents.id = items.content_id WHERE record_id = records.id), 0)""",
+    "CREATE INDEX records_owner ON records (owner, used_s, id, n_bytes)",
+    """CREATE TRIGGER items_added AFTER INSERT ON items BEGIN
+        UPDATE records SET n_bytes = n_bytes + (SELECT length(item) FROM contents WHERE id = new.content_id)
+        WHERE id = new.record_id;
+    END""",
+    """CREATE TRIGGER items_removed BEFORE DELETE ON items BEGIN
+        UPDATE records SET n_bytes = n_bytes - (SELECT length(item) FROM contents WHERE id = old.content_id)
+        WHERE id = old.record_id;
+    END""",
+)
 _SCHEMA = Schema(
     "responses",
-    (_TABLES, _OWNERS),
+    (_TABLES, _OWNERS, _SIZES),
     gone="The response or conversation no longer exists.",
     # A crash of the machine may cost the last responses; what is deleted is overwritten.
     pragmas=(
@@ -318,7 +333,7 @@ class ResponseStore:
         return max(self._now_s(), self._begun_s + self._elapsed_s())
 
     def _shrink(self, connection: sqlite3.Connection) -> None:
-        """Remove what is too old, then the least recently used down to the limit of size."""
+        """Remove what is too old, then, down to the limit of size, the least recently used of who has the most."""
         if self._limits.max_days:
             # a clock that is put forward makes nothing old; one that was is found in the time that went by
             now_s = min(self._now_s(), self._begun_s + self._elapsed_s())
@@ -326,10 +341,11 @@ class ResponseStore:
             connection.execute("DELETE FROM records WHERE used_s < ?", (oldest_s,))
         n_removed = 1
         while n_removed and _n_bytes(connection) > self._limits.max_bytes:
-            n_records = int(connection.execute("SELECT count(*) FROM records").fetchone()[0])
+            sql = "SELECT owner, count(*) FROM records GROUP BY owner ORDER BY sum(n_bytes) DESC LIMIT 1"
+            owner, n_records = connection.execute(sql).fetchone() or ("", 0)
             n_most = max(1, min(_MOST_AT_ONCE, n_records // 20))  # one of few at once, more of many
-            sql = "DELETE FROM records WHERE id IN (SELECT id FROM records ORDER BY used_s, id LIMIT ?)"
-            n_removed = connection.execute(sql, (n_most,)).rowcount
+            sql = "SELECT id FROM records WHERE owner = ? ORDER BY used_s, id LIMIT ?"
+            n_removed = connection.execute(f"DELETE FROM records WHERE id IN ({sql})", (owner, n_most)).rowcount  # noqa: S608
 
     def _overwrite(self) -> None:
         """Let nothing of what was removed stay in the journal beside the file."""
@@ -349,10 +365,10 @@ def _put(
     """Insert a record of `owner` without items, or in place of one of the same id, which stays whose it is. Return its
     row."""
     replaced = connection.execute("DELETE FROM records WHERE name = ? RETURNING owner", (value["id"],)).fetchall()
-    sql = "INSERT INTO records (name, kind, used_s, process, object, owner) VALUES (?, ?, ?, ?, ?, ?)"
-    own = {name: item for name, item in value.items() if name not in _REPEATED}
+    sql = "INSERT INTO records (name, kind, used_s, process, object, owner, n_bytes) VALUES (?, ?, ?, ?, ?, ?, ?)"
+    text = _json({name: item for name, item in value.items() if name not in _REPEATED})
     owner = replaced[0]["owner"] if replaced else owner
-    row_id = connection.execute(sql, (value["id"], kind, now_s, process, _json(own), owner)).lastrowid
+    row_id = connection.execute(sql, (value["id"], kind, now_s, process, text, owner, len(text))).lastrowid
     assert row_id is not None
     _use(connection, row_id, now_s)
     return row_id

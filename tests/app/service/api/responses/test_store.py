@@ -145,6 +145,44 @@ async def test_what_was_stored_before_there_were_owners_is_seen_by_who_sees_all(
         assert record.object["id"] == "resp_1"
 
 
+async def test_who_fills_the_file_pushes_out_nobody_else(tmp_path: Path) -> None:
+    text = "x" * 20_000
+    async with opened(tmp_path, StoreLimits(1 << 20, 0)) as store:
+        alice, owner = store.seen_by(ALICE), store.seen_by(Caller("owner", sees_all=True))
+        for number in range(3):
+            await owner.add(Kind.RESPONSE, {"id": f"resp_o{number}"}, [asked("msg_o", f"{text}{number}")])
+        await owner.add(Kind.CONVERSATION, {"id": "conv_o"}, [asked("msg_o", "shared")])
+        for number in range(100):
+            await alice.add(Kind.RESPONSE, {"id": f"resp_{number}"}, [asked(f"msg_{number}", f"{number}{text}")])
+        owners = ["conv_o", "resp_o0", "resp_o1", "resp_o2"]
+        assert await kept(store, *owners) == owners
+        assert await kept(store, "resp_0", "resp_99") == ["resp_99"]
+        # A conversation counts as it grows; who has the most still makes room for it.
+        for number in range(15):
+            assert await owner.extend("conv_o", [asked(f"msg_c{number}", f"{text}{number}c")])
+        assert await kept(store, "conv_o", "resp_99") == ["conv_o", "resp_99"]
+    with sqlite3.connect(tmp_path / FILE_NAME) as connection:
+        sums = """SELECT n_bytes, length(object) + coalesce((SELECT sum(length(item)) FROM items
+            JOIN contents ON contents.id = content_id WHERE record_id = records.id), 0) FROM records"""
+        counted = connection.execute(sums).fetchall()
+    assert counted
+    assert all(noted == stored for noted, stored in counted)
+
+
+async def test_what_was_stored_before_sizes_were_noted_counts_as_well(tmp_path: Path) -> None:
+    database = Database(tmp_path / FILE_NAME, replace(_SCHEMA, steps=_SCHEMA.steps[:2]))
+    with database.writing() as connection:
+        sql = "INSERT INTO records (name, kind, used_s, process, object) VALUES ('resp_1', 'response', 1e9, 0, '{}')"
+        connection.execute(sql)
+        connection.execute("INSERT INTO contents VALUES (1, '', x'00', '{\"id\": \"\"}')")
+        connection.execute("INSERT INTO items VALUES (1, 0, -1, 1)")
+    database.close()
+    async with opened(tmp_path) as store:
+        assert await store.record(Kind.RESPONSE, "resp_1") is not None
+    with sqlite3.connect(tmp_path / FILE_NAME) as connection:
+        assert connection.execute("SELECT n_bytes FROM records").fetchall() == [(len('{}{"id": ""}'),)]
+
+
 async def test_what_is_stored_is_read_where_the_disk_is_full(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """That it was used now is noted, which writes."""
 
