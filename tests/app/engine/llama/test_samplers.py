@@ -102,6 +102,17 @@ def test_few_tokens_are_found_in_a_large_vocabulary() -> None:
     assert len(likeliest(logits, 40)) < 60
 
 
+@pytest.mark.parametrize("n", [9, 40, 128])
+@pytest.mark.parametrize("n_vocab", [128_256, 151_936, 262_147])
+def test_all_tokens_down_to_the_smallest_that_is_found_are_found_in_a_large_vocabulary(n_vocab: int, n: int) -> None:
+    rng = np.random.default_rng(n)
+    logits = rng.standard_normal(n_vocab).astype(np.float32).round(1)  # many are equal
+    logits[rng.integers(0, n_vocab, 1000)] = -np.inf
+    found = likeliest(logits, n)
+    assert len(found) >= n
+    assert np.array_equal(found, np.flatnonzero(logits >= logits[found].min()))
+
+
 @pytest.mark.parametrize("n", [1, 2])
 def test_where_logits_are_not_numbers_none_are_found(n: int) -> None:
     assert not len(likeliest(np.full(1000, np.nan, np.float32), n))
