@@ -129,7 +129,12 @@ class LocalllmApp(BaseApp):
             jobs=JobMonitor(connection),
             repository=repository,
             session=ChatSession(
-                connection, repository, clock, tools=tools, compaction=lambda: AutoCompaction.of(controller.settings)
+                connection,
+                repository,
+                clock,
+                tools=tools,
+                compaction=lambda: AutoCompaction.of(controller.settings),
+                keeps_file_texts=lambda: controller.settings.draft_corpus,
             ),
             tools=tools,
             settings=settings,

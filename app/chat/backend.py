@@ -48,6 +48,10 @@ class ChatBackend(Protocol):
 
     async def end_thought(self, response_id: str) -> None: ...
 
+    async def keep_draft_texts(
+        self, draft_corpus: str, texts: Sequence[str], prompt_cache_key: str | None = None
+    ) -> None: ...
+
     async def check_schema(self, schema: object) -> None: ...
 
 

@@ -124,6 +124,9 @@ async def exchange(chat: ChatState, target: AnswerTarget | None, n_granted: int 
                         yield event
             last = conversation.branch[-1]
             if last.role != "tool" and not made_calls(last):
+                from app.chat.draft_texts import keep_file_texts  # not at the start
+
+                await keep_file_texts(chat)
                 return
             async with aclosing(run_calls(chat)) as calls:
                 async for event in calls:

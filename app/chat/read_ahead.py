@@ -231,7 +231,7 @@ class ReadAhead:
         parts = await chat.stored.media_parts(conversation.media_files_of(path))
         *before, asked = conversation.turns_of(path, parts)
         begun = Message("user", asked.content.removesuffix(_ANY_QUESTION), asked.media)
-        options = sent_options(taken_options(chat), chat.stored.prompt_cache_key, chat.offered)
+        options = sent_options(taken_options(chat), chat.stored.prompt_cache_key, chat.draft_corpus, chat.offered)
         is_nothing = not (before or begun.content or begun.media or options.tools)
         return None if is_nothing else ReadTarget(chat.model, (*before, begun), options)
 

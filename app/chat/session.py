@@ -55,9 +55,16 @@ class OpenChat(ChatState):
         on_change: Callable[[OpenChat], None] = lambda _: None,
         tools: ToolBackend | None = None,
         compaction: Callable[[], AutoCompaction] = AutoCompaction,
+        keeps_file_texts: Callable[[], bool] = lambda: False,
     ) -> None:
         super().__init__(
-            opened, connection, tools=tools, clock=clock, compaction=compaction, on_approvals=lambda: on_change(self)
+            opened,
+            connection,
+            tools=tools,
+            clock=clock,
+            compaction=compaction,
+            on_approvals=lambda: on_change(self),
+            keeps_file_texts=keeps_file_texts,
         )
         self.view: Draw | None = None
         self.unsent = self.left_unsent = MessageContent()

@@ -160,7 +160,7 @@ class ChatState:
     `thinking_id` names the running answer to the service while it has reasoning only. `offered` are the tools of the
     last request; `approvals` the calls that wait for the person.
     `may_compact` until a summary fails: the requests after that are sent as they are. `clean` makes a model's text safe
-    to show.
+    to show. `keeps_file_texts` says whether texts of files are kept and used for drafts, by the settings.
     """
 
     def __init__(
@@ -173,6 +173,7 @@ class ChatState:
         compaction: Callable[[], AutoCompaction] = AutoCompaction,
         on_approvals: Callable[[], None] = lambda: None,
         clean: Callable[[str], str] = printable,
+        keeps_file_texts: Callable[[], bool] = lambda: False,
     ) -> None:
         self.stored = opened.stored
         self.conversation = opened.conversation
@@ -182,6 +183,8 @@ class ChatState:
         self.clock = clock
         self.compaction = compaction
         self.clean = clean
+        self.kept_texts: set[tuple[str, int]] = set()  # of files: corpus and hash of those that the engine was given
+        self._keeps_file_texts = keeps_file_texts
         self.pinned_model = self.other_model = ""
         self.activity: Literal["", "answering", "calling", "summarising"] = ""
         self.running: RunningAnswer | None = None
@@ -209,6 +212,16 @@ class ChatState:
     def model_beside_connection(self) -> str:
         """That model if it is not the connection's; else an empty string."""
         return self.other_model or self.pinned_model
+
+    @property
+    def draft_corpus(self) -> str:
+        """What requests call the texts of files that chats of this folder read, "" where the chat keeps and uses none:
+        in a private chat, and where the settings say so."""
+        if not self._keeps_file_texts() or self.stored.prompt_cache_key == "":
+            return ""
+        from app.chat.draft_texts import corpus_of  # not at the start
+
+        return corpus_of(self.conversation.settings.tools.folders)
 
     async def client(self) -> ChatBackend:
         """Return the client for the running answer: only the connection's own model must be ready. Raises UserError."""

@@ -95,6 +95,7 @@ async def answer(chat: ChatState, writer: AnswerWriter, target: AnswerTarget) ->
             taken_options(chat),
             lambda: chat.model_beside_connection,
             prompt_cache_key=chat.stored.prompt_cache_key,
+            draft_corpus=chat.draft_corpus,
             tools=chat.offered,
             clean=chat.clean,
         )
@@ -167,6 +168,7 @@ async def stream_answer(
     other_model: Callable[[], str] = lambda: "",
     busy_s: Clock = time.thread_time,
     prompt_cache_key: str | None = "",
+    draft_corpus: str = "",
     tools: Sequence[Tool] = (),
     clean: Callable[[str], str] = printable,
 ) -> AsyncGenerator[StreamChunk | PromptProgress | Completed, None]:
@@ -174,13 +176,14 @@ async def stream_answer(
     ready. If the last turn is an answer, continues it. `options` are the chat's, see `app.chat.sampling_options`; with
     a template among them the model continues a text made of the turns. Where `other_model` names one, that answers
     instead of the connection's; the service loads it. What is cached belongs to `prompt_cache_key`; without one it
-    stays off the disk. The answer may call `tools`, not with a template. `busy_s` tells how long the thread that draws
-    has worked: it sets the pace. `clean` makes text safe to show.
+    stays off the disk. Drafts are looked up in the texts of `draft_corpus`. The answer may call `tools`, not with a
+    template. `busy_s` tells how long the thread that draws has worked: it sets the pace. `clean` makes text safe to
+    show.
 
     Closing the generator stops the answer. Raises the UserError that ended it, after yielding the text before it.
     """
     client = await (connection.service() if other_model() else connection.client())
-    sent = sent_options(options, prompt_cache_key, tools)
+    sent = sent_options(options, prompt_cache_key, draft_corpus, tools)
     stream = _requested(client, other_model() or connection.state.model, turns, sent, template_of(options))
     queue: asyncio.Queue[AnswerEvent | None] = asyncio.Queue()
     reader = asyncio.create_task(_read(stream, queue))
@@ -205,10 +208,11 @@ async def stream_answer(
 
 
 def sent_options(
-    options: Mapping[str, Scalar], prompt_cache_key: str | None, tools: Sequence[Tool]
+    options: Mapping[str, Scalar], prompt_cache_key: str | None, draft_corpus: str, tools: Sequence[Tool]
 ) -> GenerationOptions:
     """Return what a question of the chat is sent with."""
-    return replace(with_cache_key(generation_options(options), prompt_cache_key), tools=tuple(tools))
+    own = with_cache_key(generation_options(options), prompt_cache_key)
+    return replace(own, draft_corpus=draft_corpus or None, tools=tuple(tools))
 
 
 def with_cache_key(options: GenerationOptions, key: str | None) -> GenerationOptions:

@@ -67,6 +67,7 @@ async def print_answer(
             tools=tools,
             compaction=lambda: AutoCompaction.of(settings) if requested else AutoCompaction(is_on=False),
             clean=str if wants_json else printable,  # JSON escapes what a terminal must not get
+            keeps_file_texts=lambda: settings.draft_corpus,
         )
         try:
             if tools is not None:

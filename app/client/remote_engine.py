@@ -131,6 +131,11 @@ class RemoteEngine(HttpConnection):
     async def check_schema(self, schema: object) -> None:
         """Accept every schema: the engine checks it with the question."""
 
+    async def keep_draft_texts(
+        self, draft_corpus: str, texts: Sequence[str], prompt_cache_key: str | None = None
+    ) -> None:
+        """Do nothing: no other engine looks up drafts in texts of earlier chats."""
+
     async def end_thought(self, response_id: str) -> None:
         """End the reasoning of a running answer as llama-server does. Raises RequestError where the engine cannot."""
         body = {"id": response_id, "action": "reasoning_end"}
@@ -255,5 +260,6 @@ def _model(item: Mapping[str, Any]) -> ModelStatus:
 
 
 def _without_key(options: GenerationOptions | None) -> GenerationOptions | None:
-    """Return the options without those that name a conversation: not every engine takes them, and none needs them."""
-    return options and replace(options, prompt_cache_key=None, prompt_cache_retention=None)
+    """Return the options without those that name a conversation or its texts: not every engine takes them, and none
+    needs them."""
+    return options and replace(options, prompt_cache_key=None, prompt_cache_retention=None, draft_corpus=None)

@@ -224,6 +224,14 @@ class ServiceClient(Connection):
         """Remove what the service has cached and saved of conversations, which requests named by these keys."""
         await self.call("POST", f"{_ROOT}/forget-prefixes", {"prompt_cache_keys": list(prompt_cache_keys)})
 
+    async def keep_draft_texts(
+        self, draft_corpus: str, texts: Sequence[str], prompt_cache_key: str | None = None
+    ) -> None:
+        """Let the service keep texts in which it looks up drafts of requests with that `draft_corpus`, until they are
+        removed with the conversation of that key."""
+        body = {"draft_corpus": draft_corpus, "texts": list(texts), "prompt_cache_key": prompt_cache_key}
+        await self.call("POST", f"{_ROOT}/draft-texts", body)
+
     async def check_schema(self, schema: object) -> None:
         """Raise RequestError, with the reason, for a JSON schema that answers cannot follow."""
         await self.call("POST", f"{_ROOT}/schema", {"schema": schema})

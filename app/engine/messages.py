@@ -55,6 +55,7 @@ class EngineConfig:
     lora: tuple[tuple[str, str], ...] = ()  # (path, name) of each validated adapter
     control_vectors: tuple[tuple[str, float], ...] = ()  # (path, scale); they add up
     saves_prefixes: bool = True  # on disk
+    corpora_folder: str = ""  # of texts of projects that drafts are looked up in; none: requests name them in vain
     copies_weights: bool = True  # of types that this machine reads slowly, where memory allows
     projector_path: str = ""  # turns pictures or sounds into embeddings; none: the model reads text only
     passed_over: tuple[str, ...] = ()  # why files that may be its projector are not: notices of the load

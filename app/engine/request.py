@@ -168,6 +168,7 @@ class Request:
     is_deterministic: bool | None = None  # with equal logits each time, to the bit; None: the engine's setting
     conversation: str = ""  # what its states belong to and are removed with, in characters of a file name
     owner: str = ""  # whose it is, where holders of several keys ask: it reuses nothing of others, nor they of it
+    corpus: str = ""  # the project in whose texts drafts are looked up, as its client calls it; those of `owner` only
     notices: tuple[str, ...] = ()  # what of the client's request has no effect: for its answer, nothing to compute
 
     def __post_init__(self) -> None:

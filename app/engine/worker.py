@@ -34,6 +34,7 @@ from app.engine.messages import Output, WorkerMessage
 from app.engine.quoted import Spans
 from app.engine.request import BATCH_PRIORITY, FinishReason, Request, Timings, Usage
 from app.engine.side_engine import BatchEngine, SideEngine
+from app.engine.speculative.project_lookup import TextCorpora
 from app.engine.tuning.tune_results import Workload, describe_drafts
 from app.protocol.errors import RequestError
 from app.protocol.status import Occupancy
@@ -178,6 +179,12 @@ class Worker:
             self._media = loaded.new_media_queue(lambda: self._inbox.put("embedded"))
             loaded.owned.callback(self._media.close)
             self._intake = MediaIntake(self._media, self._inbox.put)
+        corpora = None
+        if load.config.corpora_folder:
+            corpora = TextCorpora(
+                Path(load.config.corpora_folder), loaded.backend.tokenize, lambda text: self.send(messages.Notice(text))
+            )
+            loaded.owned.callback(corpora.close)
         self._engine = Engine(
             loaded.backend,
             self._emit,
@@ -189,6 +196,7 @@ class Worker:
             threads=loaded.threads,
             prompt_cost=loaded.prompt_cost,
             busy_clock=time.process_time if loaded.backend.facts.is_on_host else lambda: None,
+            corpora=corpora,
         )
         self._batches = self._batch_engine(load, loaded, self._engine)
         self._deterministic = self._deterministic_engine(load, loaded, self._engine)

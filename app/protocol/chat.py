@@ -107,11 +107,11 @@ class GenerationOptions:
 
     With `continue_final_message` (vLLM's name) the answer continues the last message, if that is an answer.
     `prompt_cache_key` names the conversation that what is cached belongs to; with the `prompt_cache_retention`
-    "in_memory" none of it reaches the disk (OpenAI's names). `json_schema` is the form of the answer. `samplers` are
-    more options of `app.protocol.sampling`, by their names over HTTP. A `deterministic` answer to the same request is
-    the same each time. `think` says how much to think before the answer: "off", an effort, or the most tokens of a
-    thought. The answer may call `tools`.
-    """
+    "in_memory" none of it reaches the disk (OpenAI's names). Drafts are looked up in the texts of `draft_corpus` that
+    the service keeps (localllm's own). `json_schema` is the form of the answer. `samplers` are more options of
+    `app.protocol.sampling`, by their names over HTTP. A `deterministic` answer to the same request is the same each
+    time. `think` says how much to think before the answer: "off", an effort, or the most tokens of a thought. The
+    answer may call `tools`."""
 
     temperature: float | None = None
     top_k: int | None = None
@@ -127,6 +127,7 @@ class GenerationOptions:
     continue_final_message: bool | None = None
     prompt_cache_key: str | None = None
     prompt_cache_retention: Literal["in_memory"] | None = None
+    draft_corpus: str | None = None
     tools: tuple[Tool, ...] = ()
 
 

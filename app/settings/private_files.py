@@ -30,6 +30,7 @@ from quantizer.system.process import is_process_alive, process_start
 CHATS = "chats, drafts and prompt history"
 ATTACHED = "pictures and sounds of chats"
 REPLACED = "former contents of files that tools changed"
+CORPORA = "corpus"  # the folder of the texts that drafts are looked up in
 _DATA, _CACHE = "data_dir", "cache_dir"
 _IN_USE = "in-use-"
 _MOST_START_BYTES = 100
@@ -42,6 +43,7 @@ _FROM_CHATS: tuple[tuple[str, str, tuple[str, ...]], ...] = (
     ("batches and their files", _DATA, ("batches/batch_*", "batches/files/*")),
     ("saved prefixes", _CACHE, ("prefix/*/*",)),
     ("encoded pictures and sounds", _CACHE, ("media/*/*",)),
+    ("texts of files for drafts", _CACHE, (f"{CORPORA}/*/*",)),
     ("logs", _CACHE, ("service.log",)),
     ("logs of jobs", _DATA, ("jobs/*.log",)),
     ("crash reports", _CACHE, ("crash-*.txt",)),
@@ -55,6 +57,7 @@ _OTHERS_PRIVATE = (
     ("folders of batches", _DATA, ("batches", "batches/files")),
     ("folders of prefixes", _CACHE, ("prefix", "prefix/*")),
     ("folders of encoded pictures", _CACHE, ("media", "media/*")),
+    ("folders of texts for drafts", _CACHE, (CORPORA, f"{CORPORA}/*")),
     ("importance matrices", _CACHE, ("imatrix", "imatrix/*.gguf")),
 )
 # All names in the two folders, which may be one.
@@ -74,7 +77,8 @@ _OURS = (
         "models",
     ),
     *("attachments", "file-history", "checkpoints", "welcome-seen", "config.toml"),
-    *("prefix", "media", "service.log", "service-*.lock", "crash-*.txt", "imatrix", "sensitivity", "layers", "run"),
+    *("prefix", "media", CORPORA, "service.log", "service-*.lock", "crash-*.txt", "imatrix", "sensitivity"),
+    *("layers", "run"),
     *(
         "index.db*",
         "first_prompts.json",
@@ -113,31 +117,31 @@ def find_private_files(settings: Settings) -> tuple[PrivateFiles, ...]:
 
 
 def remove_files(files: PrivateFiles) -> None:
-    """Remove the files, and the folders of prefixes, embeddings, attachments and contents that become empty. No failure
-    of the power brings them back. Raises StorageError."""
+    """Remove the files, and the folders of prefixes, embeddings, texts, attachments and contents that become empty. No
+    failure of the power brings them back. Raises StorageError."""
     for path in files.paths:
         with explained(f"{path} cannot be removed", "Check its permissions, and that no program uses it."):
             path.unlink(missing_ok=True)
     for folder in {path.parent for path in files.paths}:
         with explained(f"{folder} cannot be written", "Check its disk."), contextlib.suppress(FileNotFoundError):
             sync_folder(folder)
-        if folder.parent.name in ("prefix", "media", "attachments", "file-history"):
+        if folder.parent.name in ("prefix", "media", CORPORA, "attachments", "file-history"):
             with contextlib.suppress(OSError):  # not empty
                 folder.rmdir()
 
 
 def conversation_name(key: str) -> str:
-    """Return what a conversation is called in the names of its prefixes and embeddings; `key` is what a client calls
-    it."""
+    """Return what a conversation is called in the names of its prefixes, embeddings and texts; `key` is what a client
+    calls it."""
     return hashlib.blake2b(key.encode("utf-8", "replace"), digest_size=16).hexdigest()
 
 
 def remove_prefixes(cache_dir: Path, keys: Iterable[str]) -> PrivateFiles:
     """Remove the saved prefixes of the conversations `keys` of all models, with the embeddings of their pictures and
-    sounds, and return what was removed. Those of former versions go with the first: they do not say whose they are.
-    Raises StorageError."""
+    sounds and the texts of their files, and return what was removed. Those of former versions go with the first: they
+    do not say whose they are. Raises StorageError."""
     names = {conversation_name(key) for key in keys}
-    found = tuple(_found(cache_dir, ("prefix/*/*", "media/*/*"))) if names else ()
+    found = tuple(_found(cache_dir, ("prefix/*/*", "media/*/*", f"{CORPORA}/*/*"))) if names else ()
     is_theirs = {path: path.name.partition("-")[2] in {"", *names} and path.suffix != ".tmp" for path in found}
     paths = tuple(path for path in found if is_theirs[path])
     files = PrivateFiles("saved prefixes", paths, sum(map(_n_bytes, paths)))

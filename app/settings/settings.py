@@ -231,6 +231,14 @@ class Settings:
         title="Keep what was read on disk",
         section=Section.PRIVACY,
     )
+    draft_corpus: bool = _speed(
+        True,
+        "Keep texts of files that chats of a folder read, up to 1 MiB a folder, and look up in them what later answers "
+        "there may go on with: faster where they quote or edit such files, with the same answers.",
+        effect=Effect.AT_LOAD,
+        title="Draft from files read before",
+        section=Section.PRIVACY,
+    )
     host: str = _service(
         "127.0.0.1",
         "Address of the service; beyond this machine clients need an API key.",

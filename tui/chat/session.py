@@ -35,6 +35,7 @@ class ChatSession:
         on_change: Callable[[], None] = lambda: None,
         tools: ToolBackend | None = None,
         compaction: Callable[[], AutoCompaction] = AutoCompaction,
+        keeps_file_texts: Callable[[], bool] = lambda: False,
     ) -> None:
         self.connection = connection
         self._repository = repository
@@ -43,6 +44,7 @@ class ChatSession:
         self._on_gone: Callable[[], None] = lambda: None
         self._tools = tools
         self._compaction = compaction
+        self._keeps_file_texts = keeps_file_texts
         self._callbacks: list[Callable[[Sequence[OpenChat]], None]] = []
         self._answering: Mapping[OpenChat, bool] = {}  # and whether it asks, as the callbacks know it
         self._asking: tuple[OpenChat, ...] = ()  # as `on_change` knows it
@@ -189,7 +191,15 @@ class ChatSession:
     # Which chat is shown
 
     def _opened(self, opened: OpenedChat) -> OpenChat:
-        return OpenChat(opened, self.connection, self.clock, self._changed, self._tools, self._compaction)
+        return OpenChat(
+            opened,
+            self.connection,
+            self.clock,
+            self._changed,
+            self._tools,
+            self._compaction,
+            self._keeps_file_texts,
+        )
 
     def _show(self, chat: OpenChat) -> None:
         """Show `chat` instead of the present one, which goes on with its model if it is answering."""

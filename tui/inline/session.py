@@ -61,7 +61,14 @@ class InlineSession:
         self._notices = LoadingLine()
         compaction = AutoCompaction.of(options.settings)
         tools = LazyTools(options.settings.data_dir, parse_variable_names(options.settings.command_variables))
-        session = ChatSession(connection, repository, time.monotonic, tools=tools, compaction=lambda: compaction)
+        session = ChatSession(
+            connection,
+            repository,
+            time.monotonic,
+            tools=tools,
+            compaction=lambda: compaction,
+            keeps_file_texts=lambda: options.settings.draft_corpus,
+        )
         self._chat = InlineChat(
             session,
             options.settings.data_dir,

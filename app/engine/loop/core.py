@@ -28,6 +28,7 @@ from app.engine.request import FinishReason, Request
 from app.engine.speculative.cost_model import StepCost
 from app.engine.speculative.draft_source import DraftSource
 from app.engine.speculative.drafter import FORCED, Drafter
+from app.engine.speculative.project_lookup import TextCorpora
 from app.protocol.chat import ThreadUse
 from app.protocol.status import Occupancy
 from offload.footprint.weights import SCORED_BYTES
@@ -47,9 +48,9 @@ Event = Output | Finished | Failed
 class Engine:
     """Loop over the requests of one backend. `emit` receives every event of every request, in order; each submitted
     request ends with exactly one Finished or Failed. `busy_clock` tells how long processors computed so far, None where
-    they do not. `counters` are those of another engine, to which this one adds. One that `is_deterministic`, over a
-    backend for one answer at a time, computes every answer alone and in steps that depend on its prompt only: without
-    drafts, in the order of arrival."""
+    they do not. `counters` are those of another engine, to which this one adds. Drafts are looked up in the `corpora`
+    of projects that requests name. One that `is_deterministic`, over a backend for one answer at a time, computes every
+    answer alone and in steps that depend on its prompt only: without drafts, in the order of arrival."""
 
     def __init__(
         self,
@@ -65,6 +66,7 @@ class Engine:
         busy_clock: Callable[[], float | None] = lambda: None,
         counters: Counters | None = None,
         is_deterministic: bool = False,
+        corpora: TextCorpora | None = None,
         clock: Callable[[], float] = time.perf_counter,  # time.monotonic has a resolution of 16 ms on Windows
     ) -> None:
         self._backend = backend
@@ -82,7 +84,7 @@ class Engine:
         self._step_cost = step_cost or StepCost()
         self._threads = threads
         self._prompt_cost = prompt_cost or PromptCost()
-        self._drafter = Drafter(self._step_cost, draft_sources, clock, self._facts.truncation)
+        self._drafter = Drafter(self._step_cost, draft_sources, clock, self._facts.truncation, corpora)
         self._adapter_scheduler = AdapterScheduler(clock)
         self._slots = SlotManager(self._facts, self._cache, clock)
         self._admission = Admission(backend, self._drafter.new_acceptance, shifts_context, clock)
@@ -148,9 +150,12 @@ class Engine:
             # One of a higher priority would preempt another, whose answer so far would be computed like a prompt.
             request = replace(request, priority=0, max_draft_tokens=0)
         try:
-            self._slots.add(self._admission.admit(request, layouts))
+            sequence = self._admission.admit(request, layouts)
         except UserError as error:
             self._emit(Failed(request.request_id, ErrorInfo.of(error)))
+        else:
+            self._slots.add(sequence)
+            self._drafter.prepare(sequence)
 
     def abort(self, request_id: str) -> None:
         """End a request, from any thread: at the next step, or in mid-batch if no other request is in the batch. What

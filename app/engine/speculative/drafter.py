@@ -24,6 +24,7 @@ from app.engine.speculative.cost_model import (
     best_draft_length,
 )
 from app.engine.speculative.draft_source import DraftRequest, DraftSource
+from app.engine.speculative.project_lookup import CorpusLookup, TextCorpora
 from app.engine.speculative.prompt_lookup import CrossRequestLookup, EditLookup, PromptLookup
 from app.engine.speculative.suffix_index import NO_DRAFT, Draft
 
@@ -62,12 +63,17 @@ class Drafter:
         more_sources: Many[DraftSource],
         clock: Callable[[], float],
         truncation: Truncation = UNLIMITED,
+        corpora: TextCorpora | None = None,
     ) -> None:
         self._cost = cost
         self._truncation = truncation
         self._clock = clock
         self._others = CrossRequestLookup()
-        self._sources: tuple[DraftSource, ...] = (PromptLookup(), EditLookup(), self._others, *more_sources)
+        self._corpus = None if corpora is None else CorpusLookup(corpora)
+        looked_up: tuple[DraftSource, ...] = (PromptLookup(), EditLookup(), self._others)
+        if self._corpus is not None:
+            looked_up = (*looked_up, self._corpus)
+        self._sources = (*looked_up, *more_sources)
         self._acceptance = {source.name: Acceptance(source.evidence) for source in self._sources}
         self._assigned: dict[Sequence, _Candidate] = {}  # whose drafts are not verified yet
         self._n_plain = 1  # tokens of the planned step without drafts
@@ -82,6 +88,11 @@ class Drafter:
     def new_acceptance(self) -> dict[str, Acceptance]:
         """Return the acceptance by source that a new request begins with."""
         return {name: acceptance.for_next_answer() for name, acceptance in self._acceptance.items()}
+
+    def prepare(self, sequence: Sequence) -> None:
+        """Let what drafts of a new sequence need be read, while its prompt is computed."""
+        if self._corpus is not None:
+            self._corpus.prepare(sequence)
 
     def assign(self, running: Many[Sequence], budget: StepBudget) -> None:
         """Give each running answer the draft that pays, with the drafts of the others counted in the step."""
@@ -142,8 +153,10 @@ class Drafter:
             source.release(sequence)
 
     def forget_texts(self) -> None:
-        """Drop the texts of requests that have ended."""
+        """Drop the texts of requests that have ended, and those of projects, some of which were removed."""
         self._others.clear()
+        if self._corpus is not None:
+            self._corpus.clear()
 
     def _propose(self, source: DraftSource, candidates: Many[_Candidate]) -> None:
         requested = [(item, order) for item in candidates if (order := self._request(source, item)).n_tokens]

@@ -21,6 +21,7 @@ from app.library.local.model_sampling import generation_config_path
 from app.library.local.recipe import recipe_path
 from app.library.local.resolve import BUILT_IN
 from app.protocol.library import RemovalResult
+from app.settings.private_files import CORPORA
 from app.settings.settings import Settings
 from quantizer.gguf.file_names import (
     head_rank,
@@ -114,8 +115,8 @@ def find_stale_files(
     settings: Settings, max_prefix_bytes: int, is_fetched: Callable[[Path], bool]
 ) -> tuple[StaleFiles, ...]:
     """Return everything that is stale; of saved conversations, the least recently used beyond `max_prefix_bytes`: their
-    prefixes, and the embeddings of their pictures and sounds. `is_fetched` returns whether a file was downloaded by
-    localllm."""
+    prefixes, the embeddings of their pictures and sounds, and the texts of their files. `is_fetched` returns whether a
+    file was downloaded by localllm."""
     cache = settings.cache_dir
     return (
         *_interrupted_outputs(settings.models_dir),
@@ -205,14 +206,14 @@ def _abandoned_folders() -> Iterator[StaleFiles]:
 
 def _unfinished_files(cache: Path) -> Iterator[StaleFiles]:
     """Yield files of the cache that are named after a process that has ended."""
-    for path in sorted_glob(cache, ".*.tmp", "prefix/*/.*.tmp", "media/*/.*.tmp"):
+    for path in sorted_glob(cache, ".*.tmp", "prefix/*/.*.tmp", "media/*/.*.tmp", f"{CORPORA}/*/.*.tmp"):
         if (writer := writer_of(path)) and not is_process_alive(writer):
             yield StaleFiles("unfinished file", (path,), _n_bytes(path))
 
 
 def _old_conversations(cache: Path, max_bytes: int) -> Iterator[StaleFiles]:
     n_bytes = 0
-    for path in sorted(sorted_glob(cache, "prefix/*/*", "media/*/*"), key=last_use_s, reverse=True):
+    for path in sorted(sorted_glob(cache, "prefix/*/*", "media/*/*", f"{CORPORA}/*/*"), key=last_use_s, reverse=True):
         n_bytes += 0 if path.suffix == ".tmp" else _n_bytes(path)
         if n_bytes > max_bytes and path.suffix != ".tmp":
             yield StaleFiles("saved conversation", (path,), _n_bytes(path))

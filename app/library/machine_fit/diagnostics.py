@@ -16,13 +16,16 @@ import psutil
 
 from app.common.event_log import LOG_NAME
 from app.common.outbound import environment_proxies, tls_context
+from app.common.terminal import format_bytes
 from app.engine.load.machine import Survey
 from app.engine.load.self_test import SelfTestResult, run_self_test
+from app.engine.project_texts import corpora_bytes
 from app.library.external import find_external_models
 from app.library.hub.access import HubAccess, hub_access_from_environment
 from app.library.local.resolve import available, resolve
 from app.protocol.library import MachineProblem, MachineReport
 from app.settings.folders import find_folders
+from app.settings.private_files import CORPORA
 from offload.advice.doctor import BUILD_TOOLS, Findings, Problem, find_problems
 from offload.devices.bandwidth import measure_disk_read
 from offload.devices.host import affinity, cpu_model, default_threads, has_avx2
@@ -71,8 +74,15 @@ def collect_findings(settings: Settings, found: Survey, model: str | None = None
         paths=(
             *((folder.what, str(folder.path)) for folder in folders),
             ("log", str(settings.cache_dir / LOG_NAME)),
+            *_kept_texts(settings.cache_dir / CORPORA),
         ),
     )
+
+
+def _kept_texts(folder: Path) -> Iterator[tuple[str, str]]:
+    """Yield where texts are that drafts are looked up in, and how much, where there are any."""
+    if n_bytes := corpora_bytes(folder):
+        yield "texts", f"{folder}, {format_bytes(n_bytes)} of files that chats read, for drafts"
 
 
 def _environment_problems() -> Iterator[Problem]:

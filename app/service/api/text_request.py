@@ -37,6 +37,7 @@ MAX_COMPLETIONS = 64  # of all prompts of a request
 NO_LIMITS = (None, -1, -2)  # to the end of the answer, and to the end of the context
 _LIMITS = ("num_predict", "n_predict", "max_completion_tokens", "max_tokens", "max_output_tokens")
 _MOST_CELLS = 1 << 30  # llama.cpp counts them in 32 bits
+MAX_CORPUS_NAME = 200  # characters
 _IN_MEMORY_NAMES = ("in_memory", "in-memory")
 _INTEGER = re.compile(r"-?[0-9]+")
 _STOPS = ("stop_sequences", "stop")
@@ -155,6 +156,7 @@ class GenerationBody(AnswerFormBody, SamplingBody):
     max_draft_tokens: int | None = Field(None, alias="speculative.n_max")
     prompt_cache_key: StrictStr | None = None
     prompt_cache_retention: StrictStr | None = None
+    draft_corpus: Annotated[StrictStr, Field(max_length=MAX_CORPUS_NAME)] | None = None
 
     def request(self, prompt: str | tuple[int, ...] = "", *, add_special: bool = True) -> Request:
         """Return the engine's request for `prompt`. Raises RequestError for values out of range or unsupported."""
@@ -173,7 +175,8 @@ class GenerationBody(AnswerFormBody, SamplingBody):
             max_time_s=self.max_time,
             max_predict_s=None if limit_ms in (None, 0, -1) else limit_ms / 1000,
             max_draft_tokens=self.max_draft_tokens,
-            conversation=conversation_of(self.prompt_cache_key, self.prompt_cache_retention),
+            conversation=(conversation := conversation_of(self.prompt_cache_key, self.prompt_cache_retention)),
+            corpus="" if conversation == IN_MEMORY else self.draft_corpus or "",
         )
 
     def requests_for(

@@ -24,6 +24,7 @@ from app.service.pool.engine_client import EngineClient, EngineOwner
 from app.service.pool.memory import LoadQueue, Memory
 from app.service.pool.worker_process import StartWorker
 from app.settings.parsing import parse_byte_size, parse_duration, parse_rpc_endpoints
+from app.settings.private_files import CORPORA
 from app.settings.settings import NO_DRAFT, Settings
 from offload.footprint.kv_cache import DEFAULT_N_CTX
 from quantizer.system.errors import UsageError
@@ -348,6 +349,7 @@ def _engine_config(
         draft_path=attached.draft_path,
         finds_head=settings.draft != NO_DRAFT,
         saves_prefixes=settings.save_prefixes,
+        corpora_folder=str(settings.cache_dir / CORPORA) if settings.draft_corpus else "",
         copies_weights=settings.weight_copies,
         projector_path=file.projector_path,
         has_chosen_projector=file.projector.is_chosen,

@@ -327,6 +327,8 @@ class ScriptedClient(ScriptedJobs):
         self.n_whole_readings = self.n_ended_readings = 0
         self.schemas: list[object] = []
         self.forgotten_keys: list[str] = []
+        self.kept_texts: list[tuple[str, tuple[str, ...], str | None]] = []
+        self.keep_error: UserError | None = None
         self.ended_thoughts: list[str] = []
         self.cached_as: list[str] = []  # the conversation of each request, which `options` leave out
         self.schema_error: UserError | None = None
@@ -419,6 +421,14 @@ class ScriptedClient(ScriptedJobs):
     async def forget_prefixes(self, prompt_cache_keys: Sequence[str]) -> None:
         """Record the keys."""
         self.forgotten_keys.extend(prompt_cache_keys)
+
+    async def keep_draft_texts(
+        self, draft_corpus: str, texts: Sequence[str], prompt_cache_key: str | None = None
+    ) -> None:
+        """Record the texts, and raise `keep_error` where it is set."""
+        if self.keep_error is not None:
+            raise self.keep_error
+        self.kept_texts.append((draft_corpus, tuple(texts), prompt_cache_key))
 
     async def check_schema(self, schema: object) -> None:
         """Raise `schema_error` where it is set."""

@@ -18,6 +18,7 @@ FILES = (
     *(
         "cache/prefix/weights/state",
         "cache/media/weights/picture",
+        "cache/corpus/project/text-chat",
         "cache/service.log",
         "cache/crash-1.txt",
         "cache/imatrix/x.gguf",

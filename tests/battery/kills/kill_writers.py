@@ -2,10 +2,12 @@
 
     uv run python tests/battery/kills/kill_writers.py MODEL [--attempts 200] [--only NAME] [--seed 1]
 
-The writers: import and export of chats, settings, stored responses, saved prefixes, importance matrices and downloads.
+The writers: import and export of chats, settings, stored responses, saved prefixes, texts for drafts, importance
+matrices and downloads.
 After each attempt the files must be whole or not there, what was acknowledged must be in them, a full disk must be told
 in one sentence, and the same command must then come to its end. Attempts go round the writers; every second one is a
-full disk (RLIMIT_FSIZE), where the writer reports it: saved prefixes are only a cache. Not on Windows.
+full disk (RLIMIT_FSIZE), where the writer reports it: saved prefixes and texts for drafts are only caches. Not on
+Windows.
 """
 
 from __future__ import annotations
@@ -31,6 +33,7 @@ from app.chat.conversation import MessageContent
 from app.chat.files import EXPORTS, export_to
 from app.chat.store.chat_store import FILE_NAME, ChatStore
 from app.engine.cache.state_store import read_state, states_in
+from app.engine.project_texts import read_texts
 from app.service.api.responses.store import FILE_NAME as RESPONSES
 from app.service.api.responses.store import Kind, ResponseStore, StoreLimits
 from app.settings.settings import load_settings
@@ -42,7 +45,7 @@ from tests.quantizer.gguf_files import tiny_llama
 
 __all__ = ["Writer"]
 
-_N_CHATS, _N_MESSAGES, _N_SETTINGS, _N_STATES, _N_RESPONSES = 60, 6, 40, 60, 60
+_N_CHATS, _N_MESSAGES, _N_SETTINGS, _N_STATES, _N_RESPONSES, _N_TEXTS = 60, 6, 40, 60, 60, 60
 _BOUND_S = 120.0
 _NAME = "m-Q4_0.gguf"
 
@@ -83,6 +86,15 @@ from app.engine.cache.state_store import StateKey, write_state
 for number in range({_N_STATES}):
     key = StateKey("n", np.arange(number + 1, dtype=np.int32))
     if write_state(Path(sys.argv[1]), f"s{{number}}", key, bytes([number]) * 50_000, 10**9):
+        print(number, flush=True)
+"""
+
+_WRITE_TEXTS = f"""
+import sys
+from pathlib import Path
+from app.engine.project_texts import keep_texts
+for number in range({_N_TEXTS}):
+    if keep_texts(Path(sys.argv[1]), "project", "chat", [f"{{number}} " * 4_000]):
         print(number, flush=True)
 """
 
@@ -205,6 +217,15 @@ def _states_fault(folder: Path, lines: Sequence[str], is_done: bool) -> str:
     return f"{others} are left" if others else ""
 
 
+def _texts_fault(folder: Path, lines: Sequence[str], is_done: bool) -> str:
+    found = read_texts(folder / "corpus", "project")
+    if found.n_damaged:
+        return f"{found.n_damaged} texts are damaged"
+    kept = {text.partition(" ")[0] for text in found.texts.values()}
+    missing = {line.strip() for line in lines} - kept
+    return f"the texts {sorted(missing)} are gone" if missing else ""
+
+
 def _same_file(path: str, expected: bytes) -> Callable[[Path, Sequence[str], bool], str]:
     def fault(folder: Path, _lines: Sequence[str], is_done: bool) -> str:
         place = folder / path
@@ -269,6 +290,7 @@ def _writers(model: Path, made: Path, hub: HubServer) -> Mapping[str, Writer]:
         "settings": Writer(script(_WRITE_SETTINGS, "config.toml"), _settings_fault, 20 * _N_SETTINGS),
         "stored responses": Writer(script(_WRITE_RESPONSES, "data"), _responses_fault, 2 << 20),
         "saved prefixes": Writer(script(_WRITE_STATES, "prefix"), _states_fault, 50_000, tells_of_full_disk=False),
+        "texts for drafts": Writer(script(_WRITE_TEXTS, "corpus"), _texts_fault, 12_000, tells_of_full_disk=False),
         "importance matrix": Writer(verb(*matrix), _same_file("out.gguf", expected), len(expected)),
         "download": Writer(verb("pull", "org/repo:Q4_0"), _same_file(pulled, content), len(content)),
     }

@@ -27,23 +27,27 @@ from app.common.service_identity import CHALLENGE_CHARACTERS, IDENTITY_PATH, STO
 from app.engine.grammar.json_grammar import schema_grammar
 from app.engine.loop.counters import Counters, Histogram
 from app.engine.messages import EngineMetrics, UnfitPolicy
+from app.engine.project_texts import corpus_name, keep_texts
 from app.protocol.errors import RequestError
 from app.protocol.sampling import SamplingOptions
 from app.protocol.status import EngineCounters, LatencySummary, MeteredKey, MeteredUsage, ModelStatus, ServiceStatus
 from app.service.api.app_state import app_state
 from app.service.api.fields import Body
+from app.service.api.text_request import MAX_CORPUS_NAME
+from app.service.http.access_log import record_of
 from app.service.http.errors import RefusedError, openai_error
 from app.service.http.routing import Router, errors
 from app.service.http.streaming import DONE_EVENTS, EventStream, JsonResponse
 from app.service.models.manager import ModelManager
 from app.service.models.served_model import ServedModel
 from app.service.pool.memory import resident_bytes
-from app.settings.private_files import conversation_name, remove_prefixes
+from app.settings.private_files import CORPORA, conversation_name, remove_prefixes
 from app.settings.settings import service_digest
 from quantizer.system.errors import ErrorInfo
 
 router = Router()
 _MAX_KEYS = 10_000
+_MAX_TEXTS = 1_000
 _CHALLENGE = re.compile(rf"[0-9a-f]{{{CHALLENGE_CHARACTERS}}}")
 error_body = partial(openai_error, hide_paths=False)
 
@@ -59,6 +63,18 @@ class StayBody(Body):
     """The event until which the service outlives the program that started it."""
 
     until: Literal["jobs-end"]
+
+
+class DraftTextsBody(Body):
+    """Texts of files that a conversation read; the other fields are those of its requests."""
+
+    draft_corpus: Annotated[StrictStr, Field(min_length=1, max_length=MAX_CORPUS_NAME)]
+    texts: Annotated[list[StrictStr], Field(max_length=_MAX_TEXTS)]
+    prompt_cache_key: StrictStr | None = None
+
+
+class KeptTexts(TypedDict):
+    n_kept: int
 
 
 class ForgetPrefixesBody(Body):
@@ -199,6 +215,22 @@ async def forget_prefixes(request: Request, body: ForgetPrefixesBody) -> JsonRes
     await asyncio.gather(*(engine.forget(names) for engine in models.engines.values()))
     files = await asyncio.to_thread(remove_prefixes, models.settings.cache_dir, keys)
     return JsonResponse({"n_files": len(files.paths), "n_bytes": files.n_bytes})
+
+
+@router.post("/api/localllm/draft-texts")
+async def keep_draft_texts(request: Request, body: DraftTextsBody) -> JsonResponse[KeptTexts]:
+    """Keep texts on disk, in which drafts of answers to requests with the same `draft_corpus` and key are looked up.
+
+    With the setting `draft_corpus` off none are kept.
+    """
+    settings, key = app_state(request).models.settings, body.prompt_cache_key
+    if not settings.draft_corpus:
+        return JsonResponse({"n_kept": 0})
+    # Of the caller alone: how fast an answer comes tells what is in the texts.
+    name = corpus_name(record_of(request.scope).owner, body.draft_corpus)
+    conversation = conversation_name(key) if key else ""
+    n_kept = await asyncio.to_thread(keep_texts, settings.cache_dir / CORPORA, name, conversation, body.texts)
+    return JsonResponse({"n_kept": n_kept})
 
 
 @router.post("/api/localllm/requests/{response_id}/end-thought", refusals=errors(404))

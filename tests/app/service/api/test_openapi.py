@@ -83,6 +83,7 @@ VECTORS = [{"input": ["a", "b"]}, {"input": [1, 2], "encoding_format": "base64"}
 # Bodies of what takes one; the others are asked as they are.
 ANSWERED: Answered = {
     "POST /api/localllm/forget-prefixes": [{"prompt_cache_keys": ["a"]}],
+    "POST /api/localllm/draft-texts": [{"draft_corpus": "a", "texts": ["b"], "prompt_cache_key": "c"}],
     "POST /v1/chat/completions": chats(),
     "POST /api/v0/chat/completions": chats(),
     "POST /chat/completions": chats(),

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,8 @@ import httpx
 import pytest
 
 from app.common.keys import KeyFile, KeyScope
+from app.engine.project_texts import corpus_name, read_texts
+from app.settings.private_files import CORPORA
 from tests.app.running import RunningService
 
 BODIES: dict[str, Callable[[str], dict[str, Any]]] = {
@@ -83,6 +86,21 @@ def ask(keyed: RunningService) -> Ask:
         return keyed.http.request(method, path, headers={"authorization": f"Bearer {secret}"}, **content)
 
     return ask
+
+
+def test_texts_for_drafts_are_kept_by_keys_that_manage_and_are_of_the_key_alone(
+    ask: Ask, keys: tuple[Path, dict[str, str]], environment: Mapping[str, str]
+) -> None:
+    other = KeyFile(keys[0] / "keys.json").add("carol", [KeyScope.MANAGE, KeyScope.INFER]).secret
+    body = {"draft_corpus": "project", "texts": ["A text that one of them has read."]}
+    assert ask(keys[1]["alice"], "POST", "/api/localllm/draft-texts", json=body).status_code == 403
+    for secret in ("the owner's", other):
+        assert ask(secret, "POST", "/api/localllm/draft-texts", json=body).json() == {"n_kept": 1}
+    corpora = Path(environment["LOCALLLM_CACHE_DIR"]) / CORPORA
+    owners = [hashlib.sha256(secret.encode()).hexdigest() for secret in ("the owner's", other)]
+    assert all(read_texts(corpora, corpus_name(owner, "project")).texts for owner in owners)
+    for owner in ("", hashlib.sha256(keys[1]["alice"].encode()).hexdigest()):
+        assert not read_texts(corpora, corpus_name(owner, "project")).texts
 
 
 def say(text: str) -> str:
