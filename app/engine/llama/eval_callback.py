@@ -191,9 +191,14 @@ class ExpertReadAhead(_Recorder):
 
     def _take(self, pointer: Any) -> None:
         name: bytes = pointer.contents.name
+        parts = self._parts.get(int(name.removeprefix(_CHOSEN_EXPERTS)), ())
         for expert in np.unique(self._array(pointer, np.dtype(np.int32))).tolist():
-            for descriptor, start, n_bytes in self._parts.get(int(name.removeprefix(_CHOSEN_EXPERTS)), ()):
-                os.posix_fadvise(descriptor, start + expert * n_bytes, n_bytes, os.POSIX_FADV_WILLNEED)
+            for descriptor, start, n_bytes in parts:
+                try:
+                    os.posix_fadvise(descriptor, start + expert * n_bytes, n_bytes, os.POSIX_FADV_WILLNEED)
+                except OSError:  # advice that a file system does not take: products read for themselves
+                    self._parts.clear()
+                    return
 
 
 def operands(node_address: int) -> Iterator[Tensor]:

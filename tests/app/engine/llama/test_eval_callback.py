@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import errno
 import os
 from contextlib import closing
 from dataclasses import replace
@@ -60,6 +61,23 @@ def test_experts_are_read_ahead_as_soon_as_a_layer_has_chosen_them(tmp_path: Pat
     assert len(one) == N_USED * N_PARTS
     assert all(starts[offset] == n_bytes and advice == os.POSIX_FADV_WILLNEED for offset, n_bytes, advice in one)
     assert len(one) < len(asked) == len(set(asked)) <= len(starts)
+
+
+def test_a_file_system_that_takes_no_advice_changes_no_answer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = predicting_model(tmp_path / "m.gguf", "glm4moe")
+    calls: list[int] = []
+
+    def refused(descriptor: int, *_what: int) -> None:
+        calls.append(descriptor)
+        raise OSError(errno.EINVAL, "no advice")
+
+    monkeypatch.setattr(os, "posix_fadvise", refused)
+    observer = ExpertReadAhead([path])
+    loaded = LlamaModel(path, ON_HOST, False, lambda _: True, observer=observer)
+    with closing(observer), closing(loaded) as model:
+        assert np.isfinite(logits(model, [5])).all()
+        observer.check()
+    assert len(calls) == 1
 
 
 @pytest.mark.parametrize("is_larger", [True, False])
