@@ -1,20 +1,25 @@
 """How the app looks: the themes to choose from (Textual's, and one with high contrast), the look without colours, and a
-stylesheet that parses each source of styles once."""
+stylesheet that parses each source of styles once and matches each kind of widget once."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 from functools import lru_cache
 from typing import Any
+from weakref import WeakKeyDictionary
 
 from rich.segment import Segment
 from rich.style import Style
+from textual.app import App
 from textual.cache import LRUCache
 from textual.color import Color
 from textual.css.model import RuleSet
+from textual.css.styles import RulesMap
 from textual.css.stylesheet import Stylesheet
+from textual.dom import DOMNode
 from textual.filter import LineFilter
 from textual.theme import Theme
+from textual.widget import Widget
 
 from quantizer.system.errors import UsageError
 
@@ -75,6 +80,13 @@ _FIRST = {
 
 _MAX_SOURCES = 512
 _MAX_THEMES = 4
+_MAX_RULE_LISTS = 16  # one more with each screen that is shown for the first time
+_MAX_PLACES = 4096
+# The pseudo-classes that a place has: a widget's in `_pseudo_classes_cache_key` and whether it can be focused, and the
+# app's. Not those that look at other widgets, as `first-child` does.
+_PLACED = frozenset(
+    {"hover", "focus", "blur", "can-focus", "disabled", "enabled", "dark", "light", "inline", "ansi", "nocolor"}
+)
 _Parsed = LRUCache[tuple[Any, ...], list[RuleSet]]
 
 
@@ -115,14 +127,87 @@ def _parsed_with(_variables: frozenset[tuple[str, str]]) -> _Parsed:
     return LRUCache(_MAX_SOURCES)
 
 
+class _Matches:
+    """What is known of one list of rules: which of them may apply to a widget with certain names, and which styles they
+    gave to the widgets at a place of the tree."""
+
+    def __init__(self, rules: tuple[RuleSet, ...]) -> None:
+        self._positions = {rule: number for number, rule in enumerate(rules)}
+        self._candidates: dict[frozenset[str], tuple[list[RuleSet], bool]] = {}
+        self._places: dict[tuple[Any, ...], int] = {}
+        self.styles: dict[int, RulesMap] = {}
+
+    def candidates(self, names: frozenset[str], by_name: dict[str, list[RuleSet]]) -> tuple[list[RuleSet], bool]:
+        """Return the rules whose last selector is among `names`, in their order, and whether the place of a widget says
+        all that they ask for: their pseudo-classes are among those that a place has."""
+        if (found := self._candidates.get(names)) is None:
+            rules = sorted({rule for name in names for rule in by_name[name]}, key=self._positions.__getitem__)
+            found = rules, all(rule.pseudo_classes <= _PLACED for rule in rules)
+            self._candidates[names] = found
+        return found
+
+    def place_of(self, node: DOMNode, above: dict[DOMNode, int]) -> int | None:
+        """Return a number for all that selectors can ask of `node` and of what it is in; none where that is no app.
+
+        `above` has the numbers that are known already.
+        """
+        if (place := above.get(node)) is not None:
+            return place
+        outer: int | None = None
+        states: Iterable[Any]
+        if isinstance(node, App):
+            states = frozenset(node.get_pseudo_classes())
+        elif isinstance(node.parent, DOMNode) and (outer := self.place_of(node.parent, above)) is not None:
+            can_focus = isinstance(node, Widget) and node.allow_focus()
+            states = (can_focus, *node._pseudo_classes_cache_key)  # noqa: SLF001 - hovered, focused, disabled
+        else:
+            return None
+        key = outer, type(node), node.id, node.classes, states
+        place = above[node] = self._places.setdefault(key, len(self._places))
+        return place
+
+    def forget_if_many(self) -> None:
+        """Forget places that were of widgets long gone, such as those with a message's own id."""
+        if len(self._places) > _MAX_PLACES:
+            self._places, self.styles = {}, {}
+
+
+@lru_cache(_MAX_RULE_LISTS)
+def _matches_of(rules: tuple[RuleSet, ...]) -> _Matches:
+    """Return what is known of these rules; the apps of one process share it."""
+    return _Matches(rules)
+
+
+class _StylesOfPlace:
+    """Answers Textual's look for styles that a node's siblings got before, with those of any node at such a place."""
+
+    def __init__(self, styles: dict[int, RulesMap], place: int) -> None:
+        self._styles, self._place = styles, place
+
+    def get(self, _: tuple[Any, ...]) -> RulesMap | None:
+        return self._styles.get(self._place)
+
+    def __setitem__(self, _: tuple[Any, ...], rules: RulesMap) -> None:
+        self._styles[self._place] = rules
+
+
 class CachedStylesheet(Stylesheet):
-    """A stylesheet that keeps its parsed rules while screens are added, and while the theme is another one. Textual
-    8.2.8 keeps the last 64 sources, of which the app has more, and forgets them all when a screen with its own styles
-    is shown for the first time."""
+    """A stylesheet that keeps its parsed rules while screens are added, and while the theme is another one, and the
+    styles of each place in the tree of widgets.
+
+    Textual 8.2.8 keeps the last 64 sources, of which the app has more, and forgets them all when a screen with its own
+    styles is shown for the first time. At each change of the focus it goes through all rules for each widget below, and
+    for each part of it that has colours of its own, and sets all styles again.
+    """
 
     def __init__(self, *, variables: dict[str, str] | None = None) -> None:
         super().__init__(variables=variables)
         self._parse_cache = _parsed_with(frozenset(self._variables.items()))
+        self._matches: tuple[dict[str, list[RuleSet]], _Matches] | None = None
+        self._above: dict[DOMNode, int] | None = None  # places of this update; the next one may find other classes
+        self._parts: WeakKeyDictionary[DOMNode, tuple[dict[int, RulesMap], int | None]] = WeakKeyDictionary()
+        self._are_parts_placed = False
+        self._applied: WeakKeyDictionary[DOMNode, tuple[RulesMap, int]] = WeakKeyDictionary()
 
     def set_variables(self, variables: dict[str, str]) -> None:
         self._parse_cache = LRUCache(1)  # the base class clears it; what other themes parsed stays
@@ -132,3 +217,61 @@ class CachedStylesheet(Stylesheet):
     def reparse(self) -> None:
         """Take what is parsed, and parse the rest."""
         self.parse()
+
+    def update_nodes(self, nodes: Iterable[DOMNode], animate: bool = False) -> None:
+        outer, self._above = self._above, {}
+        try:
+            super().update_nodes(nodes, animate)
+        finally:
+            self._above = outer
+
+    def apply(self, node: DOMNode, *, animate: bool = False, cache: Any = None) -> None:
+        """Show Textual only rules with one of the node's names, and the styles of its place where they are known."""
+        by_name = self.rules_map  # made anew where sources were added
+        if self._matches is None or self._matches[0] is not by_name:
+            self._matches = by_name, _matches_of(tuple(self.rules))
+        matches = self._matches[1]
+        rules, above = self._rules, self._above
+        if above is None:
+            matches.forget_if_many()
+        self._above = {} if above is None else above
+        names = frozenset(by_name.keys() & node._selector_names)  # noqa: SLF001
+        self._rules, is_placed = matches.candidates(names, by_name)
+        place = matches.place_of(node, self._above)
+        self._are_parts_placed &= is_placed and place is not None
+        try:
+            if is_placed and place is not None:
+                cache = _StylesOfPlace(matches.styles, place)
+            super().apply(node, animate=animate, cache=cache)  # and once more for each part of it with its own colours
+        finally:
+            self._rules, self._above = rules, above
+
+    # A class method there, which nothing but a stylesheet calls.
+    def replace_rules(self, node: DOMNode, rules: RulesMap, animate: bool = False) -> None:  # type: ignore[override]
+        """Set the styles of a node, unless it got the same last and none of them was changed since.
+
+        Textual would set each again. Some it keeps in another form than it is given (a layout as an object of its own),
+        takes for changed, and lays the whole screen out for.
+        """
+        base = node.styles.base
+        applied, n_updates = self._applied.get(node, (None, 0))
+        if applied is rules and n_updates == base._updates:  # noqa: SLF001 - the only count of changes there is
+            node.notify_style_update()
+            return
+        super().replace_rules(node, rules, animate)
+        self._applied[node] = rules, base._updates  # noqa: SLF001
+
+    def _process_component_classes(self, node: DOMNode) -> None:
+        """Match the parts of a node, unless they were matched where it still is."""
+        if type(node) is DOMNode or self._matches is None or self._above is None:
+            return  # such a part itself
+        place = self._matches[1].styles, self._above.get(node)
+        known = self._parts.get(node)
+        if known is not None and known[0] is place[0] and known[1] == place[1]:
+            return
+        self._are_parts_placed = place[1] is not None
+        super()._process_component_classes(node)
+        if self._are_parts_placed:
+            self._parts[node] = place
+        else:
+            self._parts.pop(node, None)

@@ -7,9 +7,12 @@ from typing import Any
 
 import pytest
 import textual.css.stylesheet as textual_stylesheet
+from textual.app import App
 from textual.color import Color
 from textual.css.errors import UnresolvedVariableError
+from textual.css.model import RuleSet
 from textual.css.stylesheet import Stylesheet
+from textual.dom import DOMNode
 from textual.theme import BUILTIN_THEMES
 
 import tui.settings.themes as stylesheet_module
@@ -141,3 +144,58 @@ async def test_the_next_app_of_a_process_parses_nothing_again(open_app: InlineSe
             await user.sees("Settings")
         n_parsed.append(len(parsed))
     assert 0 < n_parsed[0] == n_parsed[1]
+
+
+async def test_styles_are_those_of_textual_whatever_was_focused_before(open_app: InlineSession) -> None:
+    """On each screen, with the focus elsewhere, under another theme and back, which all use what is known of places."""
+    async with open_app(ScriptedClient(), size=(120, 40)) as user:
+        await user.sees("ready")
+        for keys in (("h", "i"), ("f10",), ("down", "tab"), ("escape",), ("ctrl+p",), ("escape",), ("f5",), ("f10",)):
+            await user.presses(*keys)
+            assert_styled_as_by_textual(user.app)
+        for theme in ("textual-light", "high-contrast", "textual-dark"):
+            user.app.theme = theme
+            await user.pilot.pause()
+            assert_styled_as_by_textual(user.app)
+
+
+def assert_styled_as_by_textual(app: App[Any]) -> None:
+    """Compare all styles of the screen's widgets and their parts with those that Textual's stylesheet sets anew."""
+    theirs = Stylesheet(variables=app.get_css_variables())
+    theirs.source = dict(app.stylesheet.source)
+    theirs.parse()
+    for node in (app, *app.screen.walk_children(with_self=True)):
+        ours = styles_of(node)
+        node._css_styles.reset()
+        theirs.apply(node)
+        assert ours == styles_of(node), node
+
+
+def styles_of(node: DOMNode) -> dict[str, dict[str, str]]:
+    parts = {name: styles.base for name, styles in node._component_styles.items()}
+    return {
+        name: {key: str(value) for key, value in base.get_rules().items()}
+        for name, base in {"": node.styles.base, **parts}.items()
+    }
+
+
+async def test_what_is_styled_again_matches_only_rules_that_look_at_other_widgets(
+    open_app: InlineSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    matched: list[tuple[DOMNode, RuleSet]] = []
+
+    def record(rule: RuleSet, path: list[DOMNode]) -> Iterator[tuple[int, int, int]]:
+        matched.append((path[-1], rule))
+        return iter(())
+
+    async with open_app(ScriptedClient()) as user:
+        await user.sees("ready")
+        app = user.app
+        n_widgets = len({*app.screen.walk_children(with_self=True)})
+        monkeypatch.setattr(CachedStylesheet, "_check_rule", staticmethod(record))
+        app.update_styles(app.screen)
+    asked_by_node: dict[DOMNode, set[str]] = {}
+    for node, rule in matched:
+        asked_by_node.setdefault(node, set()).update(rule.pseudo_classes)
+    assert len(asked_by_node) < n_widgets / 4
+    assert all(asked & Stylesheet._EXCLUDE_PSEUDO_CLASSES_FROM_CACHE for asked in asked_by_node.values())
