@@ -4,16 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import zip_longest
 from typing import ClassVar
 
-from rich.table import Table
-from rich.text import Text
 from textual import on
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.containers import Vertical, VerticalScroll
 from textual.content import Content
+from textual.css.styles import RulesMap
 from textual.screen import ModalScreen
+from textual.strip import Strip
+from textual.style import Style
+from textual.visual import RenderOptions, Visual
 from textual.widgets import Input, OptionList, Static
 from textual.widgets.option_list import Option
 
@@ -23,6 +26,7 @@ from tui.design.key_names import format_keys
 from tui.design.search_box import SearchBox
 
 _EVERYWHERE, _PAGES = "Everywhere", "Guide pages"
+_GAP = "  "  # between the columns
 _LABEL_CELLS, _MARGIN_CELLS = 26, 12  # of a key and a slash word; beside the panel
 _NONE_FOUND = "Nothing matches. Esc clears the filter."
 
@@ -110,20 +114,38 @@ class HelpScreen(ModalScreen[None]):
             if found:
                 options += [Option(Content(), disabled=True)] if options else []
                 options.append(Option(Content.styled(title, "bold $text-accent"), disabled=True))
-                options += [Option(_prompt(row, n_label), row.topic or None) for row in found]
+                options += [Option(_TwoColumns(row, n_label), row.topic or None) for row in found]
         listed = self.query_one(OptionList)
         listed.clear_options()
         listed.add_options(options or [Option(Content.styled(_NONE_FOUND, "$text-muted"), disabled=True)])
         listed.highlighted = next((at for at, option in enumerate(options) if not option.disabled), None)
 
 
-def _prompt(row: HelpRow, n_label: int) -> Table:
-    """Return a row whose long texts go on below their beginning."""
-    table = Table.grid(padding=(0, 2, 0, 0), expand=True)
-    table.add_column(width=n_label)
-    table.add_column(ratio=1)
-    table.add_row(Text(row.label, style="bold"), Text(row.text))
-    return table
+class _TwoColumns(Visual):
+    """A row of the help, whose long texts go on below their beginning. Rich's table took a third of a second to lay 100
+    such rows out, and lists ask for their height several times before they are drawn."""
+
+    def __init__(self, row: HelpRow, n_label: int) -> None:
+        self._row, self._n_label = row, n_label
+        self._width, self._content = 0, Content()
+
+    def _wrapped(self, width: int) -> Content:
+        if width != self._width:
+            labels = Content.styled(self._row.label, "bold").wrap(self._n_label)
+            texts = Content(self._row.text).wrap(max(width - self._n_label - len(_GAP), 1))
+            lines = zip_longest(labels, texts, fillvalue=Content())
+            padded = ((label.pad_right(self._n_label - label.cell_length), _GAP, text) for label, text in lines)
+            self._width, self._content = width, Content("\n").join(Content.assemble(*line) for line in padded)
+        return self._content
+
+    def get_optimal_width(self, rules: RulesMap, container_width: int) -> int:  # noqa: ARG002 - Textual's
+        return container_width
+
+    def get_height(self, rules: RulesMap, width: int) -> int:
+        return self._wrapped(width).get_height(rules, width)
+
+    def render_strips(self, width: int, height: int | None, style: Style, options: RenderOptions) -> list[Strip]:
+        return self._wrapped(width).render_strips(width, height, style, options)
 
 
 class GuidePage(ModalScreen[None]):
