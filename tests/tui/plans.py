@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from functools import cache
 
 from app.protocol.library import VerdictName
 from app.protocol.plan import MeasuredRun, Plan, PlanChange, PlanRemedy, PlanReport, PlanRequest, describe_plan
@@ -25,20 +26,13 @@ def planner_for(
     name: str = "gemma-2-9b", file_type: str = "Q8_0", machine: str = RTX_3060, measured: tuple[MeasuredRun, ...] = ()
 ) -> Callable[[PlanRequest], PlanReport]:
     """Return what plans the model called `name` for a machine of tests/offload, as the service would."""
-    header, here = header_of(name), MACHINES[machine]
-    model = PlannedModel(header, header.tensors).quantized(file_type_named(file_type))
+    model = _model_of(name, file_type)
 
     def answer(request: PlanRequest) -> PlanReport:
-        question = RunConfig(
-            n_ctx=request.n_ctx,
-            kv_types=parse_kv_types(request.kv_type),
-            n_sequences=request.n_sequences or 8,
-            is_fused=bool(here.gpus),
-            gpu_layers=request.gpu_layers,
-        )
-        found = plan(model, question, here, expected_rates(here), wants_remedies=request.is_full)
+        layers = None if request.gpu_layers is None else tuple(request.gpu_layers.items())
+        question = request.n_ctx, request.kv_type, request.n_sequences or 8, layers, request.is_full
         return PlanReport.of(
-            describe_plan(found),
+            _plan_of(name, file_type, machine, *question),
             replace(request, model=request.model or name),
             n_ctx_train=model.n_ctx_train,
             kv_types=tuple(kind for kind in KV_TYPES if supports_kv_types(KvTypes(kind, kind), model.kv_shape)),
@@ -46,6 +40,35 @@ def planner_for(
         )
 
     return answer
+
+
+@cache
+def _model_of(name: str, file_type: str) -> PlannedModel:
+    header = header_of(name)
+    return PlannedModel(header, header.tensors).quantized(file_type_named(file_type))
+
+
+@cache  # a plan with remedies takes a third of a second, and the tests of one screen ask for the same few
+def _plan_of(
+    name: str,
+    file_type: str,
+    machine: str,
+    n_ctx: int,
+    kv_type: str,
+    n_sequences: int,
+    gpu_layers: tuple[tuple[str, int], ...] | None,
+    is_full: bool,
+) -> Plan:
+    here = MACHINES[machine]
+    question = RunConfig(
+        n_ctx=n_ctx,
+        kv_types=parse_kv_types(kv_type),
+        n_sequences=n_sequences,
+        is_fused=bool(here.gpus),
+        gpu_layers=None if gpu_layers is None else dict(gpu_layers),
+    )
+    found = plan(_model_of(name, file_type), question, here, expected_rates(here), wants_remedies=is_full)
+    return describe_plan(found)
 
 
 def split_plan(verdict: VerdictName, n_on_gpus: int, n_layers: int, warning: str = "", remedy: str = "") -> Plan:

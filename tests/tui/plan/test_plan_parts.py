@@ -35,9 +35,6 @@ def report(request: PlanRequest = FULL, **changes: Any) -> PlanReport:
     return replace(ANSWER(request), **changes)
 
 
-MEASURED = report(measured=(RUN,))
-
-
 def test_a_line_touches_both_of_its_ends() -> None:
     canvas = BrailleCanvas(4, 2)
     canvas.line((0, 0), (1, 1))
@@ -62,7 +59,7 @@ def test_a_drawing_keeps_its_size_whatever_is_drawn(points: list[tuple[float, fl
 @pytest.mark.parametrize("n_columns", [1, 15, 16, 30, 60, 120])
 @pytest.mark.parametrize("n_rows", [1, 4, 5, 8, 30])
 def test_a_curve_fits_into_its_space_or_becomes_text(n_columns: int, n_rows: int) -> None:
-    lines = curve_lines(MEASURED, 30, n_columns, n_rows)
+    lines = curve_lines(report(measured=(RUN,)), 30, n_columns, n_rows)
     assert any("plan: 39 layers" in line for line in lines)
     if len(lines) > 3:
         assert len(lines) <= n_rows
