@@ -26,7 +26,7 @@ _DEPTH_SHARE = 4  # speeds are predicted for a quarter of the context: a long on
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlacementPlan:
     """The best plan: the placement with its `assessment`, warnings, remedies ranked by speed, and what draft models
-    would do in the memory of its GPUs. Speeds may be off by `uncertainty`, a share of them."""
+    would do beside it. Speeds may be off by `uncertainty`, a share of them."""
 
     run_config: RunConfig
     assessment: Assessment
@@ -43,10 +43,11 @@ def plan(
     rates: Rates,
     *,
     wants_remedies: bool = True,
-    siblings: Siblings = tuple,
+    siblings: Siblings | None = None,
 ) -> PlacementPlan:
     """Plan `model` as `requested` for `machine`, whose speeds are `rates`; `siblings` finds smaller models that could
-    draft for it. Raises UsageError for a cache that the model cannot have, and for layers on GPUs that do not exist."""
+    draft for it, and without it no drafts are weighed. Raises UsageError for a cache that the model cannot have, and
+    for layers on GPUs that do not exist."""
     found = best_assessment(model, requested, machine, rates)
     return _complete_plan(found, model, requested, rates, siblings, wants_remedies=wants_remedies)
 
@@ -65,7 +66,7 @@ def _complete_plan(
     model: PlannedModel,
     requested: RunConfig,
     rates: Rates,
-    siblings: Siblings,
+    siblings: Siblings | None,
     *,
     wants_remedies: bool = True,
 ) -> PlacementPlan:
@@ -77,7 +78,7 @@ def _complete_plan(
         uncertainty=rates.uncertainty,
         warnings=tuple(plan_warnings(found, rates, model.n_ctx_train)),
         remedies=find_remedies(model, wanted, rates, found) if wants_remedies else (),
-        drafts=draft_offers(model, wanted, found, rates, siblings) if wants_remedies else (),
+        drafts=draft_offers(model, wanted, found, rates, siblings) if wants_remedies and siblings else (),
     )
 
 
@@ -110,7 +111,7 @@ def dry_plan(
     machine: Machine,
     rates: Rates,
     dry_run: DryRun,
-    siblings: Siblings = tuple,
+    siblings: Siblings | None = None,
 ) -> PlacementPlan:
     """Plan as `plan` does, and compare each placement with a dry run of it; where that takes more, plan again.
     Raises UsageError for a cache that the model cannot have, and what `dry_run` raises."""

@@ -115,9 +115,39 @@ class LocalModels:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class PlanDraft:
+    """What a draft model would do: its bytes, the layers that then stay on GPUs, tokens a second at the usual
+    `acceptance` of its drafts, as a share of those without it (`gain`), and the acceptance from which on it is as fast,
+    None where nothing is. A copy of the model itself has a `file_type`; `--draft copy` makes and uses it."""
+
+    what: str
+    bytes: int
+    layers: int
+    draft_tokens: int
+    acceptance: float
+    decode_tps: float
+    gain: float
+    least_acceptance: float | None
+    file_type: str = ""
+
+    @property
+    def gain_text(self) -> str:
+        """How much faster or slower answers are with it, at which acceptance, as a part of a sentence."""
+        pays = "never faster than without"
+        if self.least_acceptance is not None:
+            pays = f"faster than without from {self.least_acceptance:.0%} on"
+        return f"{self.gain:.2f} times as fast where {self.acceptance:.0%} of its tokens are accepted, {pays}"
+
+    @property
+    def pays(self) -> bool:
+        return self.gain > 1.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Recommended:
     """A model of the catalogue in the quant that suits the machine; `reference` is what `localllm pull` takes. One that
-    `keeps_pace` answers as fast as its role needs. It was `published` in that month, as 2026-02."""
+    `keeps_pace` answers as fast as its role needs. It was `published` in that month, as 2026-02. `drafts` are what
+    draft models would do beside it, the best first, of those recommended only."""
 
     role: str
     why: str
@@ -130,6 +160,7 @@ class Recommended:
     n_parameters: int
     n_ctx_train: int
     quant: Quant
+    drafts: tuple[PlanDraft, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

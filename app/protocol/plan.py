@@ -10,9 +10,10 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Literal
 
-from app.protocol.library import DeviceKindName, VerdictName
+from app.protocol.library import DeviceKindName, PlanDraft, VerdictName
 
 if TYPE_CHECKING:
+    from offload.advice.drafts import DraftOffer
     from offload.footprint.auxiliary_models import AuxiliaryUsage
     from offload.placement.assessment import Assessment
     from offload.plan import PlacementPlan
@@ -151,22 +152,6 @@ class PlanOption:
     decode_tps: float | None
     prefill_tps: float | None
     turn_s: float | None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PlanDraft:
-    """What a draft model on a GPU would do: its bytes, the layers that then stay on GPUs, tokens a second at the usual
-    `acceptance` of its drafts, as a share of those without it (`gain`), and the acceptance from which on it is as fast,
-    None where nothing is."""
-
-    what: str
-    bytes: int
-    layers: int
-    draft_tokens: int
-    acceptance: float
-    decode_tps: float
-    gain: float
-    least_acceptance: float | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -359,19 +344,22 @@ def describe_plan(plan: PlacementPlan, max_bytes: int = 0) -> Plan:
         prompt_gpu=found.placement.prompt_gpu if found.placement is not None else "",
         fetched_bytes=found.fetched_bytes,
         runner_up=_option(found.runner_up),
-        drafts=tuple(
-            PlanDraft(
-                what=offer.what,
-                bytes=offer.n_bytes,
-                layers=offer.n_on_gpus,
-                draft_tokens=offer.n_tokens,
-                acceptance=offer.acceptance,
-                decode_tps=round(offer.decode_tps, 3),
-                gain=round(offer.gain, 3),
-                least_acceptance=_rounded(offer.least_acceptance),
-            )
-            for offer in plan.drafts
-        ),
+        drafts=tuple(map(describe_draft, plan.drafts)),
+    )
+
+
+def describe_draft(offer: DraftOffer) -> PlanDraft:
+    """Return a draft of the planner as it crosses processes."""
+    return PlanDraft(
+        what=offer.what,
+        bytes=offer.n_bytes,
+        layers=offer.n_on_gpus,
+        draft_tokens=offer.n_tokens,
+        acceptance=round(offer.acceptance, 3),
+        decode_tps=round(offer.decode_tps, 3),
+        gain=round(offer.gain, 3),
+        least_acceptance=_rounded(offer.least_acceptance),
+        file_type=offer.file_type,
     )
 
 

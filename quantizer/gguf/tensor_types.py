@@ -159,6 +159,7 @@ FILE_TYPES: dict[str, FileType] = {
 }
 
 DEFAULT_FILE_TYPE = "Q4_K_M"
+DRAFT_COPY_TYPE = "Q2_K"  # of a copy that drafts for its model: the smallest that needs no importance matrix
 _ALIASES = {"Q3_K": "Q3_K_M", "Q4_K": "Q4_K_M", "Q5_K": "Q5_K_M"}
 _BY_ID = {entry.ftype_id: entry.name for entry in FILE_TYPES.values()}
 

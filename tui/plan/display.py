@@ -15,6 +15,7 @@ from app.common.terminal import counted, printable, printable_line
 from app.protocol.plan import measured_speed
 from offload.format import format_bandwidth, format_memory
 from quantizer.figures import format_speed
+from quantizer.gguf.tensor_types import DRAFT_COPY_TYPE
 from tui.design.braille import BrailleCanvas, colored
 from tui.design.words import duration, short_count, speed_words
 
@@ -233,6 +234,16 @@ def remedy_line(report: PlanReport, index: int, n_columns: int) -> Content:
         (f"{gain:<{_GAIN_COLUMNS}}", "$bright"),
         (cost if n_cost else "", "$text-muted"),
     )
+
+
+def draft_lines(report: PlanReport) -> Iterator[str]:
+    """Yield what draft models would do, the best first; only that one where none pays. None without advice."""
+    shown = report.drafts if any(draft.pays for draft in report.drafts) else report.drafts[:1]
+    for draft in shown:
+        gain = draft.gain_text if draft.pays else f"does not pay here, {draft.gain_text}"
+        yield f"{draft.what} ({format_memory(draft.bytes)}): {gain}"
+    if any(draft.pays and draft.file_type == DRAFT_COPY_TYPE for draft in shown):
+        yield "Settings (F5), draft model: copy makes the copy in the background and uses it."
 
 
 def describe_load(request: PlanRequest, report: PlanReport) -> str:

@@ -30,6 +30,7 @@ from tui.plan.display import (
     SpeedCurve,
     aside,
     describe_load,
+    draft_lines,
     headline,
     machine_text,
     plan_facts,
@@ -242,6 +243,8 @@ class PlanScreen(FeatureScreen):
                     yield MemoryTable()
             yield Static("What would help", classes="part-title", id="remedies-title")
             yield OptionList(id="remedies", markup=False)
+            yield Static("A draft model beside it", classes="part-title", id="drafts-title")
+            yield Static(id="drafts", markup=False)
 
     def on_mount(self) -> None:
         self._show_remedies(None)
@@ -480,6 +483,9 @@ class PlanScreen(FeatureScreen):
             table.show(self._report, has_details=self._has_details)
 
     def _show_remedies(self, report: PlanReport | None) -> None:
+        drafts = self._static("drafts")
+        drafts.display = self._static("drafts-title").display = report is not None and bool(report.drafts)
+        drafts.update("" if report is None else printable("\n".join(draft_lines(report))))
         remedies = self.query_one("#remedies", OptionList)
         has_any = report is not None and bool(report.remedies)
         remedies.display = self._static("remedies-title").display = has_any

@@ -11,7 +11,7 @@ from typing import Any
 from app.common.terminal import counted
 from app.engine.speculative.cost_model import DraftGain
 from app.protocol.library import ModelFit
-from app.protocol.plan import MeasuredRun, measured_speed
+from app.protocol.plan import MeasuredRun, describe_draft, measured_speed
 from offload.advice.remedies import choice_summary
 from offload.footprint.model import DEFAULT_N_PROMPT, DEFAULT_N_UBATCH, KvRow
 from offload.format import format_memory, format_speed_range
@@ -19,6 +19,7 @@ from offload.placement.assessment import FitLevel
 from offload.placement.shares import Share, turn_of
 from offload.plan import PlacementPlan
 from quantizer.figures import format_speed
+from quantizer.gguf.tensor_types import DRAFT_COPY_TYPE
 
 # In a table, and as a sentence.
 _VERDICTS = {
@@ -71,7 +72,6 @@ def plan_lines(
         yield from _remedies(plan)
     if plan.drafts:
         yield ""
-        yield "As drafts in the GPU's memory, instead of layers:"
         yield from _drafts(plan)
     if with_curve:
         yield ""
@@ -154,15 +154,22 @@ def _remedies(plan: PlacementPlan) -> Iterator[str]:
 
 
 def _drafts(plan: PlacementPlan) -> Iterator[str]:
-    for offer in plan.drafts:
-        speed = f"answers {format_speed(offer.decode_tps)} tok/s where {offer.acceptance:.0%} are accepted"
-        pays = "never as fast as without"
-        if offer.least_acceptance is not None:
-            pays = f"faster than without from {offer.least_acceptance:.0%} on"
-        beside = f"{format_memory(offer.n_bytes)} beside {offer.n_on_gpus} layers"
-        yield f"  {offer.what} ({beside}): {speed}, {offer.gain:.2f} times as fast; {pays}"
-    if not any(offer.pays for offer in plan.drafts):
+    """Yield what draft models would do: all that were weighed where one pays, or where they would take the place of
+    layers; else only the best."""
+    is_partial = plan.assessment.verdict is FitLevel.PARTIAL and bool(plan.assessment.machine.gpus)
+    offers = [describe_draft(offer) for offer in plan.drafts]
+    if not is_partial and not plan.drafts[0].pays:
+        yield f"No draft model pays here. The best is {offers[0].what}: {offers[0].gain_text}."
+        return
+    yield "As drafts in the GPU's memory, instead of layers:" if is_partial else "As drafts beside it:"
+    for offer in offers:
+        place = f" beside {offer.layers} layers" if is_partial else ""
+        beside, speed = f"{format_memory(offer.bytes)}{place}", format_speed(offer.decode_tps)
+        yield f"  {offer.what} ({beside}): answers {speed} tok/s, {offer.gain_text}"
+    if not plan.drafts[0].pays:
         yield "  Layers are the better use of this memory."
+    elif any(offer.pays and offer.file_type == DRAFT_COPY_TYPE for offer in plan.drafts):
+        yield "  --draft copy makes the copy and uses it."
 
 
 def gains_json(rows: Sequence[DraftGain], *, is_measured: bool) -> dict[str, Any]:

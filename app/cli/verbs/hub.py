@@ -23,6 +23,7 @@ from app.options.jobs import PullOptions
 from app.protocol.library import HubRepository, Recommendation, Recommendations, Recommended
 from app.settings.settings import Settings, load_settings
 from quantizer.gguf.file_names import NO_PROJECTOR, PROJECTOR_TYPES
+from quantizer.gguf.tensor_types import DRAFT_COPY_TYPE
 from quantizer.system.errors import UsageError
 
 if TYPE_CHECKING:
@@ -383,6 +384,10 @@ def _recommended_lines(found: Recommendation) -> Iterator[str]:
         yield f"  Passed over: {_described(other)}"
     if found.model is not None:
         yield f"  localllm pull {found.model.reference}"
+        # copies in other types need an importance matrix, which --draft copy does not compute
+        draft = next((each for each in found.model.drafts if each.file_type in ("", DRAFT_COPY_TYPE)), None)
+        if draft is not None and draft.pays:
+            yield f"  With --draft {'copy' if draft.file_type else draft.what}: {draft.gain_text}"
     yield ""
 
 

@@ -43,7 +43,7 @@ from app.library.machine_fit.planning import (
     speed_of,
     without_system,
 )
-from app.protocol.library import Quant, Recommendation, Recommended
+from app.protocol.library import PlanDraft, Quant, Recommendation, Recommended
 from app.settings.settings import Settings
 from offload.footprint.auxiliary_models import AuxiliaryModels
 from offload.footprint.model import PlannedModel
@@ -69,6 +69,7 @@ _PACES_TPS = {
     Role.EMBEDDING: 50.0,
     Role.RERANKING: 50.0,
 }  # others are comfortable
+_WITHOUT_ANSWERS = (Role.EMBEDDING, Role.RERANKING)
 _SAME_SIZE = 1.4  # models are of one size class when neither has more times the parameters of the other
 
 
@@ -245,7 +246,7 @@ def recommend_each(
     """Recommend for each role the first of `models` (best first) that has it, fits here and is fast enough for it. If
     none is, recommend the first that is nearly as fast as the fastest that runs. A newer one of the same size and speed
     goes before either. Memory for the system and other programs is left free. The fits of a model, which take time, are
-    computed once."""
+    computed once, and so is what draft models would do beside one that is recommended to write."""
     here = replace(here, machine=without_system(here.machine))
 
     @cache
@@ -254,7 +255,18 @@ def recommend_each(
         quantized = ((file_type.name, outline.quantized(file_type)) for file_type in models[index].quants)
         return outline, tuple(Quant(name, planned.n_bytes, here.fit(planned)) for name, planned in quantized)
 
-    return tuple(_recommend(models, role, fitted, here) for role in roles)
+    @cache
+    def drafts(name: str, quant: str) -> tuple[PlanDraft, ...]:
+        outline = next(model for model in models if model.name == name).outline()
+        return here.drafts(outline.quantized(FILE_TYPES[quant]))
+
+    found = []
+    for role in roles:
+        each = _recommend(models, role, fitted, here)
+        if each.model is not None and role not in _WITHOUT_ANSWERS:
+            each = replace(each, model=replace(each.model, drafts=drafts(each.model.name, each.model.quant.name)))
+        found.append(each)
+    return tuple(found)
 
 
 def _recommend(

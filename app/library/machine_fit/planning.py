@@ -18,10 +18,11 @@ from app.engine.load.run_history import fitted_rates
 from app.library.external import adapters_of
 from app.library.local.model_files import ModelRef
 from app.library.local.resolve import guide_source
-from app.protocol.library import ModelFit, Quant, TypeChoice
-from app.protocol.plan import MeasuredRun, measured_speed
+from app.protocol.library import ModelFit, PlanDraft, Quant, TypeChoice
+from app.protocol.plan import MeasuredRun, describe_draft, measured_speed
 from app.settings.parsing import parse_byte_size, parse_rpc_endpoints
 from app.settings.settings import GUIDE, Settings
+from offload.advice.drafts import draft_offers
 from offload.devices.gpus import known_bandwidth
 from offload.devices.machine import HOST_NAME, Device, DeviceKind, Machine
 from offload.footprint.auxiliary_models import PlannedDraft, PlannedProjector
@@ -80,6 +81,12 @@ class PlanningContext:
         does."""
         siblings = _siblings_of(model)
         return plan(model, self.requested, self.machine, self.rates, wants_remedies=wants_remedies, siblings=siblings)
+
+    def drafts(self, model: PlannedModel) -> tuple[PlanDraft, ...]:
+        """Return what draft models would do beside `model`, the best first. Raises as `best_assessment` does."""
+        found = self.best_assessment(model)
+        offers = draft_offers(model, found.profile.run_config, found, self.rates, _siblings_of(model))
+        return tuple(map(describe_draft, offers))
 
 
 def _siblings_of(model: PlannedModel) -> Callable[[], tuple[PlannedDraft, ...]]:

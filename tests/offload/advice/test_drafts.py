@@ -1,4 +1,4 @@
-"""What a draft model in the GPU's memory would do for a model larger than it."""
+"""What a draft model beside a model would do for its answers."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from offload.advice.drafts import DraftOffer
+from offload.advice.drafts import COPY_ACCEPTANCES, DraftEvidence, DraftOffer, draft_offer, planned_copy
 from offload.devices.machine import Machine
 from offload.footprint.auxiliary_models import AuxiliaryModels, PlannedDraft
 from offload.footprint.model import PlannedModel, RunConfig
@@ -66,12 +66,45 @@ def test_the_gain_is_that_over_the_plan_without_it_and_the_least_acceptance_tell
             assert offer.pays == (offer.acceptance >= offer.least_acceptance)
 
 
-def test_there_is_nothing_to_weigh_for_a_model_that_fits_has_a_draft_or_no_gpu() -> None:
-    assert planned(model("llama-3.1-8b", "Q4_K_M"), 11).drafts == ()
+def test_there_is_nothing_to_weigh_for_a_model_that_has_a_draft_or_does_not_run() -> None:
     drafting = replace(model("llama-3.1-8b", "Q8_0"), auxiliary=AuxiliaryModels(draft=draft()))
     assert planned(drafting, 7).drafts == ()
-    alone = Machine(HERE.host)
-    assert plan(model("llama-3.1-8b", "Q8_0"), QUESTION, alone, expected_rates(alone)).drafts == ()
+    small = Machine(replace(HERE.host, free_bytes=GIB))
+    assert plan(model("llama-3.1-8b", "Q8_0"), QUESTION, small, expected_rates(small), siblings=tuple).drafts == ()
+
+
+@pytest.mark.parametrize(
+    ("file_type", "card_gib", "pays"), [("F16", 24, True), ("Q8_0", 24, True), ("Q8_0", 7, False), ("Q8_0", 0, False)]
+)
+def test_a_copy_pays_where_a_gpu_has_all_layers_and_never_where_the_processor_has_some(
+    file_type: str, card_gib: int, pays: bool
+) -> None:
+    gpus = (replace(HERE.gpus[0], total_bytes=card_gib * GIB, free_bytes=card_gib * GIB),) if card_gib else ()
+    machine = Machine(HERE.host, gpus)
+    found = plan(model("llama-3.1-8b", file_type), QUESTION, machine, expected_rates(machine), siblings=tuple)
+    assert {offer.file_type for offer in found.drafts} == set(COPY_ACCEPTANCES)
+    assert all(offer.pays is pays for offer in found.drafts)
+
+
+def test_drafts_are_weighed_only_where_siblings_can_be_found() -> None:
+    assert plan(model("llama-3.1-8b", "Q8_0"), QUESTION, HERE, expected_rates(HERE)).drafts == ()
+
+
+def test_an_offer_follows_what_was_measured_of_a_draft() -> None:
+    target = model("llama-3.1-8b", "Q8_0")
+    machine = Machine(HERE.host, (replace(HERE.gpus[0], total_bytes=24 * GIB, free_bytes=24 * GIB),))
+    rates, copy = expected_rates(machine), planned_copy(target)
+    found = plan(target, QUESTION, machine, rates).assessment
+    assert copy is not None
+
+    def gain(known: DraftEvidence) -> float:
+        offer = draft_offer(target, found.profile.run_config, found, rates, copy, known)
+        assert offer is not None
+        return offer.gain
+
+    assert gain(DraftEvidence(0.9)) > gain(DraftEvidence(0.5))
+    assert gain(DraftEvidence(0.8, step_cost=0.1)) > gain(DraftEvidence(0.8, step_cost=0.5)) > 1.0
+    assert gain(DraftEvidence(0.8, step_cost=0.9)) < 1.0
 
 
 def test_a_draft_gains_less_where_each_of_its_tokens_needs_other_experts() -> None:

@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from textual.app import App
 
+from app.protocol.library import PlanDraft
 from app.protocol.plan import MeasuredRun, PlanReport, PlanRequest
 from tests.tui.plans import planner_for
 from tui.design.braille import BrailleCanvas
@@ -18,6 +19,7 @@ from tui.plan.display import (
     aside,
     curve_lines,
     describe_load,
+    draft_lines,
     engine_words,
     headline,
     machine_text,
@@ -253,3 +255,35 @@ async def test_a_label_is_whole_where_there_is_room_for_it():
 
     async with Alone().run_test(size=(56, 5)):
         assert stepper.render().plain.startswith("Layers: RTX 3060 12 GB")
+
+
+def drafted(what: str, gain: float, file_type: str = "") -> PlanDraft:
+    return PlanDraft(
+        what=what,
+        bytes=3 << 30,
+        layers=0,
+        draft_tokens=2,
+        acceptance=0.8,
+        decode_tps=10 * gain,
+        gain=gain,
+        least_acceptance=0.4 if gain > 1 else None,
+        file_type=file_type,
+    )
+
+
+def test_drafts_that_pay_are_listed_with_how_to_use_them() -> None:
+    shown = report(drafts=(drafted("a copy of itself in Q2_K", 1.35, "Q2_K"), drafted("small", 1.1)))
+    first, second, how = draft_lines(shown)
+    assert first.startswith(
+        "a copy of itself in Q2_K (3.0 GiB): 1.35 times as fast where 80% of its tokens are accepted"
+    )
+    assert first.endswith("faster than without from 40% on")
+    assert second.startswith("small (3.0 GiB): 1.10 times")
+    assert "copy makes the copy" in how
+
+
+def test_where_no_draft_pays_the_best_one_says_so() -> None:
+    (line,) = draft_lines(report(drafts=(drafted("small", 0.9), drafted("a copy", 0.7, "Q2_K"))))
+    assert line.startswith("small (3.0 GiB): does not pay here, 0.90 times as fast")
+    assert "never faster" in line
+    assert list(draft_lines(report())) == []

@@ -8,6 +8,7 @@ from dataclasses import replace
 
 import pytest
 
+from app.protocol.library import PlanDraft
 from app.protocol.plan import MeasuredRun, PlanReport, PlanRequest
 from quantizer.gguf.gguf_reader import ModelFileError
 from tests.app.client.scripted_client import READY, ScriptedClient
@@ -223,3 +224,23 @@ async def test_the_words_of_the_engine_are_one_key_away(open_app, size):
         await user.sees("weights", "KV cells", "± 35%")
         await user.presses("d")
         await user.no_longer_sees("KV cells")
+
+
+async def test_what_drafts_would_do_stands_below_what_would_help(open_app):
+    client = scripted()
+    answer = client.plan_answer
+    draft = PlanDraft(
+        what="a copy of itself in Q2_K",
+        bytes=3 << 30,
+        layers=40,
+        draft_tokens=2,
+        acceptance=0.8,
+        decode_tps=30.0,
+        gain=1.35,
+        least_acceptance=0.41,
+        file_type="Q2_K",
+    )
+    client.plan_answer = lambda request: replace(answer(request), drafts=(draft,) if request.is_full else ())
+    async with open_app(client, size=(160, 50)) as user:
+        await open_plan(user)
+        await user.sees("A draft model beside it", "a copy of itself in Q2_K (3.0 GiB): 1.35 times as fast")

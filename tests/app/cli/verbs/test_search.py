@@ -188,17 +188,22 @@ def test_one_is_recommended_for_each_role_without_opening_a_socket(monkeypatch: 
         assert list(each) == ["role", "why", "model", "passed_over"]
         recommended = decode(Recommended, each["model"])
         assert (recommended.quant.fit.decode_tps or 0) > 0
+        gains = [draft.gain for draft in recommended.drafts]
+        assert gains == sorted(gains, reverse=True)
+    (code,) = (each["model"] for each in found if each["role"] == "code")
+    assert {"what", "gain", "acceptance", "least_acceptance", "bytes"} <= code["drafts"][0].keys()
 
 
 def test_the_command_to_pull_and_the_reason_are_printed(environment: Mapping[str, str]) -> None:
     done = run_localllm(environment, "recommend", "--role", "code", *RECOMMENDED_FOR)
     assert done.returncode == 0, done.stderr
-    first, why, *_others, pull, _blank = done.stdout.split("\n")[:-1]
+    first, why, *_others, pull, draft, _blank = done.stdout.split("\n")[:-1]
     assert first.startswith(
         "To write code, filling in the middle: Qwen2.5 Coder 7B in Q8_0 (2024-09, 7.6B parameters, 8.1 GB)"
     )
     assert "that fits" in why
     assert pull == "  localllm pull ggml-org/Qwen2.5-Coder-7B-Q8_0-GGUF:Q8_0"
+    assert draft.startswith("  With --draft copy: 1.35 times as fast where 80% of its tokens are accepted")
 
 
 def test_an_old_catalogue_says_so(environment: Mapping[str, str], monkeypatch: pytest.MonkeyPatch) -> None:
