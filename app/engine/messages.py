@@ -36,7 +36,8 @@ class UnfitPolicy(StrEnum):
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EngineConfig:
     """Options of loading a model. 0 means: choose for this model and machine. `draft_path` is the file of a draft model
-    or head; without one `finds_head` uses the head that is beside the model."""
+    or head; without one `finds_head` uses the head that is beside the model, and `uses_copy` a low-bit copy of it where
+    it has no head and the copy pays."""
 
     n_ctx: int = 0
     n_cells: int = 0
@@ -52,6 +53,7 @@ class EngineConfig:
     when_unfit: UnfitPolicy = UnfitPolicy.WARN
     draft_path: str = ""
     finds_head: bool = False
+    uses_copy: bool = False
     lora: tuple[tuple[str, str], ...] = ()  # (path, name) of each validated adapter
     control_vectors: tuple[tuple[str, float], ...] = ()  # (path, scale); they add up
     saves_prefixes: bool = True  # on disk

@@ -273,6 +273,7 @@ class Worker:
             if loaded.threads is not None:
                 loaded.threads.restore()  # the costs that the next load begins with
             loaded.record_use(workload, loaded.step_cost.measured)
+            loaded.record_drafts(engine.draft_outcomes)
 
     def _emit(self, event: Event) -> None:
         self._outbox.add(event)

@@ -15,7 +15,7 @@ from app.options.option import Kind, Option, argument, flag_words, like, option,
 from app.protocol.job import JobKind
 from app.settings.settings import SETTINGS
 from quantizer.gguf.file_names import FOUND_TYPES, NO_PROJECTOR, PROJECTOR_TYPES
-from quantizer.gguf.tensor_types import DEFAULT_FILE_TYPE
+from quantizer.gguf.tensor_types import DEFAULT_FILE_TYPE, DRAFT_COPY_TYPE
 
 _MOST_BYTES = 10**15 - 1
 _MOST_TOKENS = 1 << 24
@@ -111,6 +111,10 @@ class QuantizeOptions(JobOptions):
         least=1,
         most=10_000,
         metavar="N",
+    )
+    as_draft: bool = option(
+        False,
+        f"Write a copy of SRC in TYPE ({DRAFT_COPY_TYPE} by default) into the cache, for --draft copy.",
     )
     projector: str = _projector(PROJECTOR_TYPES)
     base: str = option(

@@ -103,7 +103,13 @@ async def run_server(
 
         keep_s = parse_duration(settings.keep_service)
         shutdown_policy = ShutdownPolicy(is_owned=operator is None, keep_s=keep_s)
-        models = ModelManager(settings, start_worker, TemplateProcess(), is_occupied=lambda: jobs.is_computing)
+        models = ModelManager(
+            settings,
+            start_worker,
+            TemplateProcess(),
+            is_occupied=lambda: jobs.is_computing,
+            on_copy_wanted=lambda path, file_type: jobs.start_copy(path, file_type),
+        )
         here = replace(settings, port=port)  # which a batch asks
         jobs: JobManager = JobManager(here, models.interrupt_tuning, shutdown_policy.end_if_due)
         shutdown_policy.is_idle = lambda: jobs.is_idle

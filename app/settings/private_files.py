@@ -88,6 +88,8 @@ _OURS = (
         "bandwidth.*",
         "devices.*",
         "projectors.*",
+        "drafts",
+        "drafts.*",
         "runs.*",
         f"{_IN_USE}*",
         ".*.tmp",

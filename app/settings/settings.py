@@ -33,6 +33,7 @@ from quantizer.system.files import PRIVATE_FILE, explained, private_folder, read
 ENVIRONMENT_PREFIX = "LOCALLLM_"
 DEFAULT_PORT = 11500
 NO_DRAFT = "none"  # as `draft`: nothing drafts, not even a head that lies beside a model
+COPY_DRAFT = "copy"  # as `draft`: a low-bit copy of the model itself, where that pays and no head lies beside it
 _BOOLEANS = {"true": True, "1": True, "false": False, "0": False}
 _TYPES = {Kind.INTEGER: int, Kind.FLAG: bool, Kind.TEXT: str, Kind.MODEL: str, Kind.PATH: Path}
 _ENVIRONMENT, _COMMAND_LINE = "The environment", "The command line"  # as sources of settings
@@ -161,8 +162,8 @@ class Settings:
     draft: str = _speed(
         "",
         "A small model with the same vocabulary, or a draft head, that guesses ahead for the default model, which then "
-        "only checks: faster, with the same answers. none disables drafting, even by the head next to a model.",
-        metavar="MODEL",
+        "only checks: faster, same answers. copy: a low-bit copy of the model; none: no drafts.",
+        metavar="MODEL|copy|none",
         title="Draft model",
         unset="auto",
     )

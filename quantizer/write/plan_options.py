@@ -16,7 +16,7 @@ class PlanOptions:
     `imatrix` is the path of an importance matrix of the same model, `base` that of the model that an adapter or a draft
     head is for; empty for none. `removed_layers` are left out; `overrides` then match the new numbers of the others.
     `projector` is one of PROJECTOR_TYPES, NO_PROJECTOR, or empty: the usual type where the source has one. `mix` has
-    types by the name of the tensor and overrides the other types.
+    types by the name of the tensor and overrides the other types. `metadata` are further rows of it, all texts.
     """
 
     tensor_types: tuple[str, ...] = ()
@@ -29,6 +29,7 @@ class PlanOptions:
     base: str = ""
     removed_layers: tuple[int, ...] = ()
     projector: str = ""
+    metadata: Mapping[str, str] = field(default_factory=dict)
 
     def overrides(self) -> Overrides:
         """Return the types that are set. Raises UsageError for wrong ones."""

@@ -183,7 +183,9 @@ def plan_model(
         weights = matrix.weights(tensor.name, tensor.shape) if matrix and target.is_quantized else None
         planned.append(PlannedTensor(tensor, OutputTensor(tensor.name, tensor.shape, target), weights))
     tensors = tuple(planned)
-    entries = _entries(model, file_type, imatrix_entries(imatrix, matrix) if imatrix and matrix else [])
+    notes = imatrix_entries(imatrix, matrix) if imatrix and matrix else []
+    notes += [encode_entry(key, text, "str") for key, text in options.metadata.items()]
+    entries = _entries(model, file_type, notes)
     if options.max_shard_bytes:
         counts = split_by_bytes(entries, [tensor.output for tensor in tensors], options.max_shard_bytes)
     else:

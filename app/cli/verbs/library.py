@@ -165,7 +165,10 @@ def rm(models: tuple[str, ...], *, assume_yes: bool, wants_json: bool) -> None:
     settings = load_settings()
     refs = {ref.path: ref for ref in (resolve(name, settings) for name in models)}
     paths = tuple(refs)
-    removals = [plan_removal(ref, settings.models_dir, paths[:index]) for index, ref in enumerate(refs.values())]
+    removals = [
+        plan_removal(ref, settings.models_dir, paths[:index], settings.cache_dir)
+        for index, ref in enumerate(refs.values())
+    ]
     if not assume_yes:
         _check_unused([ref.id for ref in refs.values()], settings)
     listed = "".join(f"  {_described(removal)}\n" for removal in removals)

@@ -31,10 +31,11 @@ from app.engine.tuning.tune_results import (
 from app.options.jobs import TuneOptions
 from app.protocol.codec import encode
 from app.protocol.library import MachineReport
-from app.settings.settings import NO_DRAFT, Settings, load_settings
+from app.settings.settings import COPY_DRAFT, NO_DRAFT, Settings, load_settings
 from quantizer.figures import format_number
 from quantizer.gguf.file_names import NO_PROJECTOR
 from quantizer.gguf.header import read_header
+from quantizer.gguf.tensor_types import DRAFT_COPY_TYPE
 from quantizer.system.errors import UsageError
 
 if TYPE_CHECKING:
@@ -135,10 +136,12 @@ def _plan_with_auxiliary(
     from app.engine.load.head_file import find_head
     from app.library.local.projectors import choose_projector
     from app.library.machine_fit.planning import plan_of
+    from app.protocol.plan import describe_draft
     from app.service.models.model_file import read_attachments
+    from offload.advice.drafts import planned_copy
 
     attached = read_attachments(settings, ref)
-    head, notices = (None, ()) if settings.draft else find_head(model.header)
+    head, notices = find_head(model.header) if settings.draft in ("", COPY_DRAFT) else (None, ())
     seeing = choose_projector(model.header, settings.projector)
     notices = (*notices, *seeing.passed_over)
 
@@ -150,7 +153,11 @@ def _plan_with_auxiliary(
             projector=Path(projector) if projector else None,
             is_projector_on_host=is_on_host,
         )
+        if copy is not None:
+            auxiliary = replace(auxiliary, draft=copy)
         return plan_of(replace(model, auxiliary=auxiliary), settings, context, is_here=is_here)
+
+    copy = None
 
     found, left_out = best_fit(
         planned,
@@ -162,6 +169,11 @@ def _plan_with_auxiliary(
         is_projector_chosen=seeing.is_chosen,
     )
     notices = (*notices, *left_out)
+    offer = next((each for each in found.drafts if each.file_type == DRAFT_COPY_TYPE), None)
+    if attached.uses_copy and offer is not None and offer.pays:
+        notices += (f"With {offer.what} as its draft: {describe_draft(offer).gain_text}.",)
+        copy = planned_copy(model)
+        found = replace(planned("", seeing.path, False), drafts=found.drafts)
     return replace(found, warnings=(*found.warnings, *notices))
 
 

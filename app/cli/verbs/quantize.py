@@ -34,12 +34,12 @@ from app.common.terminal import format_bytes, printable
 from app.engine.load.load_check import LOAD_CHECK
 from app.library.local.model_sampling import read_generation_config, write_generation_config
 from app.library.local.resolve import guide_folder, guide_source
-from app.options.jobs import EvalOptions, QuantizeOptions, TextOptions, job_rows
+from app.options.jobs import EvalOptions, QuantizeOptions, TextOptions, given, job_rows
 from app.settings.settings import load_settings
 from quantizer.figures import format_figure, format_speed
 from quantizer.gguf.file_names import unsplit_name
 from quantizer.gguf.header import read_header
-from quantizer.gguf.tensor_types import DEFAULT_FILE_TYPE, file_type_name, file_type_named, is_lossy
+from quantizer.gguf.tensor_types import DEFAULT_FILE_TYPE, DRAFT_COPY_TYPE, file_type_name, file_type_named, is_lossy
 from quantizer.system.errors import StorageError, UsageError
 from quantizer.write.events import Event, JobPlanned, JobResumed, JobWarning, OutputDone
 
@@ -151,10 +151,17 @@ def quantize(
     a GGUF adapter of TYPE F16, BF16 or F32; that of a draft head (EAGLE-3, DFlash, DFlash 2, DSpark) a file for
     --draft, with the vocabulary of --base.
 
+    --as-draft makes a low-bit copy of a model in the library (or at a path) that drafts for it: see `localllm help
+    models`. Types below 3 bits other than Q2_K need --imatrix auto.
+
     A killed run resumes when you run it again; Ctrl-C deletes its output.
     """
     if wants_architectures:
         _list_architectures(wants_json=wants_json)
+        return
+    if options.as_draft:
+        result = _draft_copy(options, is_dry_run=is_dry_run, wants_list=wants_list)
+        print_result(result, [_summary(result)], wants_json=wants_json)
         return
     from quantizer.write.job import JobRequest
     from quantizer.write.plan_options import PlanOptions
@@ -202,6 +209,65 @@ def quantize(
     if not is_dry_run and path.is_file() and (config := read_generation_config(path)):
         write_generation_config(Path(output), config)  # that of a checkpoint is in the file itself
     print_result(result, [_summary(result)], wants_json=wants_json)
+
+
+def _draft_copy(options: QuantizeOptions, *, is_dry_run: bool, wants_list: bool) -> dict[str, object]:
+    """Write the low-bit copy that drafts for SRC into the cache, and return its figures; a sound one that is there
+    stays. Raises UsageError for other options, ModelFileError where SRC changed or went meanwhile."""
+    from app.engine.load.draft_copy import CopyRecords, copy_metadata, copy_path, read_copy
+    from app.library.local.model_files import parts_of
+    from app.library.local.resolve import resolve
+    from quantizer.gguf.gguf_reader import ModelFileError
+    from quantizer.gguf.validation import check_answers, validate_gguf
+    from quantizer.system.files import explained, make_folder
+    from quantizer.write.job import JobRequest, planned_event
+
+    others = sorted(given(options).keys() - {"as_draft", "source", "file_type", "imatrix", "overwrite", "threads"})
+    if others or wants_list or not options.source:
+        named = f" {', '.join(others)} cannot be combined with it." if others else ""
+        raise UsageError(f"--as-draft takes a SRC, a TYPE and --imatrix only.{named}", "Omit the other options.")
+    settings = load_settings({"threads": options.threads or None})
+    model = resolve(options.source, settings).path
+    if not model.is_file():
+        raise UsageError(f"{printable(options.source)} is no GGUF.", "Convert it first, then copy the result.")
+    check_answers(validate_gguf(model), needs_tokenizer=True)
+    kind, n_threads = file_type_named(options.file_type or DRAFT_COPY_TYPE), options.threads or os.cpu_count() or 1
+    with explained(f"{model.name} cannot be read", "Keep the model where it is.", ModelFileError):
+        before = [path.stat().st_mtime_ns for path in parts_of(model)]
+        metadata, output = copy_metadata(model), copy_path(model, kind.name, settings.cache_dir)
+    request = JobRequest(
+        str(model),
+        kind.name,
+        str(output),
+        n_threads,
+        is_overwriting=options.overwrite,
+        load_check=LOAD_CHECK,
+        imatrix=_imatrix(options.imatrix, model, n_threads, is_computing=not is_dry_run),
+        metadata=metadata,
+    )
+    if is_dry_run:
+        return _planned(request)
+    with explained(f"{output.parent} cannot be made", "Check its disk and its rights."):
+        make_folder(output.parent)
+    if output.exists() and not options.overwrite:
+        try:
+            read_copy(output, model)
+        except ModelFileError as error:
+            _warn(f"{error.cause} It is made again.")
+            output.unlink()
+        else:
+            return _figures(planned_event(request.plan())) | {"dry_run": False, "elapsed_s": 0.0}
+    result = _written(request)
+    try:
+        after = [path.stat().st_mtime_ns for path in parts_of(model)]
+        is_same = after == before and copy_path(model, kind.name, settings.cache_dir) == output
+    except OSError:
+        is_same = False
+    if not is_same:
+        output.unlink(missing_ok=True)
+        raise ModelFileError(f"{model.name} changed or went while it was copied.", "Copy it again.")
+    CopyRecords.of(settings.cache_dir).forget(output)  # so that a copy made again is tried again
+    return result
 
 
 def _source_path(source: str) -> Path:

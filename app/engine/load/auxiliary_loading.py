@@ -14,11 +14,13 @@ from base64 import b64encode
 from collections.abc import Callable
 from contextlib import ExitStack, suppress
 from dataclasses import asdict, dataclass, replace
+from itertools import repeat
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeAlias
 
 import numpy as np
 
+from app.engine.load.draft_copy import CopyRecords, is_copy
 from app.engine.load.head_file import is_head, read_head
 from app.engine.load.machine_file import MachineFile, fingerprint, model_key, this_build
 from app.engine.load.planner import LoadAttempt
@@ -30,10 +32,11 @@ from app.engine.media.media_queue import MediaQueue
 from app.engine.media.media_store import MAX_DISK_BYTES, MediaStore
 from app.engine.messages import BackendFacts, EngineConfig
 from app.engine.request import MediaInput
-from app.engine.speculative.cost_model import MAX_DRAFT_TOKENS, StepCost
+from app.engine.speculative.cost_model import MAX_DRAFT_TOKENS, StepCost, best_draft_length
 from app.engine.speculative.draft_heads import AutoregressiveHeadSource, BlockHeadSource, HeadKind
 from app.engine.speculative.draft_model import DraftModel, vocabulary_mismatch
 from app.engine.speculative.draft_source import DraftSource
+from app.engine.tuning.speed_bench import measure_single_step
 from app.engine.tuning.tune_results import RuntimeSettings
 from app.protocol.errors import RequestError
 from offload.devices.host import default_threads
@@ -43,6 +46,7 @@ from quantizer.gguf.gguf_reader import ModelFileError
 from quantizer.gguf.header import Header, read_header
 from quantizer.gguf.hyperparameters import hyperparameter
 from quantizer.gguf.projector_header import ProjectorHeader
+from quantizer.gguf.tensor_types import file_type_name
 from quantizer.system.errors import EngineError, ErrorInfo, UserError
 from quantizer.system.memory_limit import out_of_memory
 from quantizer.system.process import python_command, run_to_exit
@@ -93,6 +97,7 @@ def load_draft_sources(
     step_cost: StepCost,
     owned: ExitStack,
     on_notice: Callable[[str], None],
+    cache_dir: Path,
 ) -> tuple[DraftSource, ...]:
     """Load the draft sources of the loaded `model` with this `header`, with a notice of each. `owned` frees them.
     Raises ModelFileError for a draft model that does not match it."""
@@ -108,7 +113,10 @@ def load_draft_sources(
         on_notice(f"{name} drafts with its own {layers}.")
     elif has_mtp_layers(header):
         on_notice(f"{name} has multi-token-prediction layers that llama.cpp cannot run, and answers without them.")
-    draft_model = load_draft_model(config, attempt.setting, model, facts, step_cost, owned, place)
+    if config.uses_copy and config.draft_path and is_copy(read_header(Path(config.draft_path))):
+        draft_model = _load_paying_copy(attempt, model, backend, step_cost, owned, place, on_notice, cache_dir)
+    else:
+        draft_model = load_draft_model(config, attempt.setting, model, facts, step_cost, owned, place)
     return tuple(source for source in (head, draft_model) if source is not None)
 
 
@@ -146,6 +154,54 @@ def load_draft_model(
     the two do not match, EngineError when llama.cpp cannot load it."""
     if not config.draft_path:
         return None
+    return DraftModel(_open_draft_model(config, setting, target, facts, owned, place), facts, step_cost)
+
+
+def _load_paying_copy(
+    attempt: LoadAttempt,
+    target: LlamaModel,
+    backend: LlamaBackend,
+    step_cost: StepCost,
+    owned: ExitStack,
+    place: Place,
+    on_notice: Callable[[str], None],
+    cache_dir: Path,
+) -> DraftModel | None:
+    """Load the low-bit copy of a model, and measure and record what its steps take. Return None, with a notice, where
+    no draft of it would pay, or it cannot be loaded: the model answers without."""
+    config, setting, path = attempt.config, attempt.setting, Path(attempt.config.draft_path)
+    records = CopyRecords.of(cache_dir)
+    with ExitStack() as own:
+        try:
+            copy = _open_draft_model(config, setting, target, backend.facts, own, place)
+        except (ModelFileError, EngineError) as error:
+            on_notice(f"The low-bit copy of this model does not draft: {error.cause}")
+            return None
+        target_s, copy_s = measure_single_step(backend, setting), measure_single_step(copy, setting)
+        header, step = read_header(path), copy_s / target_s if target_s else 0.0
+        known, kind = records.evidence(header), file_type_name(header.integer("general.file_type"))
+        chances = repeat(known.acceptance, MAX_DRAFT_TOKENS)
+        best = best_draft_length(chances, step_cost, 1, 1, step, is_lasting=True)
+        if step:
+            records.record_steps(path, step, pays=best.n_tokens > 0)
+        accepted = f"{known.acceptance:.0%} are accepted"
+        measured = f"a token of the copy in {kind} takes {step:.2f} of one of the model, {accepted}"
+        if step and not best.n_tokens:
+            on_notice(f"The low-bit copy of this model is not used, for no draft of it pays: {measured}.")
+            return None
+        on_notice(f"A low-bit copy of this model drafts for it, {best.gain:.2f} times as fast as without: {measured}.")
+        owned.push(own.pop_all())
+    return DraftModel(copy, backend.facts, step_cost)
+
+
+def _open_draft_model(
+    config: EngineConfig,
+    setting: RuntimeSettings,
+    target: LlamaModel,
+    facts: BackendFacts,
+    owned: ExitStack,
+    place: Place,
+) -> LlamaBackend:
     from app.engine import llama
 
     path = Path(config.draft_path)
@@ -160,7 +216,7 @@ def load_draft_model(
     owned.callback(backend.close)
     if not backend.facts.truncation.allows_rejection(facts.n_sequences):
         raise _mismatch(path, f"its {_NO_TRUNCATION}")
-    return DraftModel(backend, facts, step_cost)
+    return backend
 
 
 def _mismatch(path: Path, reason: str) -> ModelFileError:

@@ -30,7 +30,8 @@ from app.engine.load.auxiliary_loading import (
     media_queue_of,
     usable_projector,
 )
-from app.engine.load.auxiliary_models import LoadPlan, plan_load, with_found_head
+from app.engine.load.auxiliary_models import LoadPlan, plan_load, with_found_draft
+from app.engine.load.draft_copy import CopyRecords, is_copy
 from app.engine.load.head_file import is_head
 from app.engine.load.machine import exposure_warning
 from app.engine.load.machine_file import fingerprint, model_key
@@ -48,6 +49,7 @@ from app.engine.load.run_history import RunHistory, RunRecorder, SpeedSample
 from app.engine.load.self_test import NOTICE, run_self_test
 from app.engine.load.slow_types import slow_type_notice
 from app.engine.load.type_tables import expected_step_ratios
+from app.engine.loop.counters import DraftCounts
 from app.engine.loop.threads import ThreadControl
 from app.engine.messages import EngineConfig
 from app.engine.request import Adapter
@@ -101,11 +103,11 @@ _STATE_SHARE = 6  # of this machine's memory one chat may take on its way to the
 @dataclass(frozen=True, slots=True)
 class LoadedEngine:
     """A backend with its step cost, its draft sources and its stores. `settings` are what it runs with, and why.
-    `owned` frees all of it. `record_use` and `record_speed` store what the next load uses. Whoever makes an embedder
-    closes it, and so whoever makes the queue of pictures and sounds, which a model with a projector has, or the context
-    in which `n_batch_answers` of batches run at once; without `new_batch_backend` they run among the others. That of
-    `new_deterministic_backend` is for one answer at a time. `threads` is None where the user chose their number, or one
-    is enough; `prompt_cost` is what a prompt is expected to cost."""
+    `owned` frees all of it. `record_use`, `record_speed` and `record_drafts` store what the next load uses. Whoever
+    makes an embedder closes it, and so whoever makes the queue of pictures and sounds, which a model with a projector
+    has, or the context in which `n_batch_answers` of batches run at once; without `new_batch_backend` they run among
+    the others. That of `new_deterministic_backend` is for one answer at a time. `threads` is None where the user chose
+    their number, or one is enough; `prompt_cost` is what a prompt is expected to cost."""
 
     backend: Backend
     new_embedder: Callable[[], Embedder]
@@ -116,6 +118,7 @@ class LoadedEngine:
     draft_sources: tuple[DraftSource, ...] = ()
     settings: tuple[LoadedSetting, ...] = ()
     record_speed: Callable[[SpeedSample], None] = lambda _sample: None
+    record_drafts: Callable[[Mapping[str, DraftCounts]], None] = lambda _counts: None
     new_media_queue: NewMediaQueue | None = None
     threads: ThreadControl | None = None
     prompt_cost: PromptCost | None = None
@@ -208,7 +211,7 @@ def load_model(path: Path, config: EngineConfig, cache_dir: Path, listener: Load
             listener.on_notice(f"{header.path.name} makes embeddings or ranks documents; it cannot chat.")
         place = partial(devices.parameters, setting=attempt.setting)
         draft_sources = load_draft_sources(
-            native.model, native.backend, header, attempt, place, step_cost, owned, listener.on_notice
+            native.model, native.backend, header, attempt, place, step_cost, owned, listener.on_notice, cache_dir
         )
         batch_setting = partial(_batch_setting, native.setting, planner.model, attempt.config, cache_dir)
         speed, growth = attempt.plan.assessment.speed, planner.model.prompt_growth
@@ -221,6 +224,7 @@ def load_model(path: Path, config: EngineConfig, cache_dir: Path, listener: Load
             _store(native.backend, prepared.key, attempt, cache_dir, owned),
             partial(prepared.tuned.record_use, prepared.tuned_as),
             draft_sources=draft_sources,
+            record_drafts=partial(_record_drafts, attempt.config, cache_dir),
             settings=(
                 *describe_settings(
                     prepared.choice,
@@ -264,7 +268,7 @@ def _prepare(path: Path, requested: EngineConfig, cache_dir: Path, listener: Loa
     if warning := cache_warning(cache_dir):
         listener.on_notice(warning)
     config, notice = size_context(requested, header, is_on_host=not devices.has_gpu)
-    config, passed_over = with_found_head(config, header)
+    config, passed_over = with_found_draft(config, header, cache_dir)
     config, projector, unsound = usable_projector(config, header, cache_dir)
     for sentence in filter(None, (notice, exposure_warning(config.rpc), *passed_over, *config.passed_over, unsound)):
         listener.on_notice(sentence)
@@ -283,8 +287,10 @@ def _prepare(path: Path, requested: EngineConfig, cache_dir: Path, listener: Loa
         plain_from=plain_from_of(header),
         copies=copies if config.copies_weights and not with_head else (),
     )
-    has_found_head = config.draft_path != requested.draft_path
-    plan = plan_load(devices, header, key, choice.setting, config, listener.on_notice, has_found_head=has_found_head)
+    has_found_draft = config.draft_path != requested.draft_path
+    plan = plan_load(
+        devices, header, key, choice.setting, config, listener.on_notice, cache_dir, has_found_draft=has_found_draft
+    )
     listener.on_plan(describe_plan(plan.attempt.plan, config.max_bytes))
     if warning := check_fit(plan.attempt.plan, config.when_unfit):
         listener.on_notice(warning)
@@ -558,6 +564,13 @@ def _recorder(
         devices=found.machine,
         placement=found.placement or ALL_ON_HOST,
     )
+
+
+def _record_drafts(config: EngineConfig, cache_dir: Path, counts: Mapping[str, DraftCounts]) -> None:
+    """Record how many tokens of a low-bit copy were accepted."""
+    found = counts.get(DraftModel.name)
+    if config.draft_path and found is not None and found.n_verified and is_copy(read_header(Path(config.draft_path))):
+        CopyRecords.of(cache_dir).record_use(Path(config.draft_path), found.n_verified, found.n_accepted)
 
 
 def _adapters(config: EngineConfig) -> dict[Adapter, Path]:

@@ -110,6 +110,11 @@ class Engine:
         return not self._slots.n_waiting and all(sequence.is_decoding for sequence in self._slots.running)
 
     @property
+    def draft_outcomes(self) -> Mapping[str, DraftCounts]:
+        """What became of drafts by source, those included that were only compared with the next token."""
+        return self._drafter.outcomes
+
+    @property
     def occupancy(self) -> Occupancy:
         """Return what is running, waiting and cached; callable from any thread."""
         n_running, n_waiting = len(self._slots.running), self._slots.n_waiting

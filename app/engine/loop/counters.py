@@ -53,11 +53,13 @@ class DraftCounts:
     n_drafts: int = 0
     n_drafted: int = 0
     n_accepted: int = 0
+    n_verified: int = 0  # of the drafted tokens: those accepted, and the first one that was not
 
     def add(self, n_drafted: int, n_accepted: int) -> None:
         self.n_drafts += 1
         self.n_drafted += n_drafted
         self.n_accepted += n_accepted
+        self.n_verified += min(n_accepted + 1, n_drafted)
 
 
 @dataclass(slots=True)

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import NamedTuple
 
+from app.engine.loop.counters import DraftCounts
 from app.engine.loop.scheduler import StepBudget
 from app.engine.loop.sequence import Sequence
 from app.engine.messages import Truncation
@@ -75,6 +76,7 @@ class Drafter:
             looked_up = (*looked_up, self._corpus)
         self._sources = (*looked_up, *more_sources)
         self._acceptance = {source.name: Acceptance(source.evidence) for source in self._sources}
+        self.outcomes = {name: DraftCounts() for name in self._acceptance}  # of tokens verified, and of probes
         self._assigned: dict[Sequence, _Candidate] = {}  # whose drafts are not verified yet
         self._n_plain = 1  # tokens of the planned step without drafts
         self._n_step = 1  # and with the drafts chosen so far
@@ -242,6 +244,7 @@ class Drafter:
     def _count(
         self, sequence: Sequence, draft: Draft, n_drafted: int, n_accepted: int, *, is_probe: bool = False
     ) -> None:
+        self.outcomes[draft.source].add(n_drafted, n_accepted)
         for acceptance in (sequence.drafting.acceptance[draft.source], self._acceptance[draft.source]):
             acceptance.observe(draft, n_drafted, n_accepted, is_probe=is_probe)
 

@@ -52,6 +52,10 @@ _STEPS = TuningEffort(
     n_settling=N_SETTLING,
 )
 
+_SINGLE = TuningEffort(
+    n_repeats=5, n_prefill=8, depths=(0,), step_sizes=(1,), limit_s=0.5, has_answers=False, n_settling=N_SETTLING
+)
+
 
 @dataclass(frozen=True, slots=True)
 class _Case:
@@ -310,3 +314,10 @@ def measure_step_cost(
     with closing(SpeedBench(backend, setting, effort, clock)) as bench:
         measured = bench.measure()
         return StepCost.from_measured(known or dict(measured.step_ratios), bench.size_change(measured))
+
+
+def measure_single_step(backend: Backend, setting: RuntimeSettings, clock: Clock = time.perf_counter) -> float:
+    """Return the seconds of a step of one token of an empty `backend`, and leave it empty; 0 where it has too few cells
+    to measure that. Takes some ten steps."""
+    with closing(SpeedBench(backend, setting, _SINGLE, clock)) as bench:
+        return next((1 / speed for _, speed in bench.measure().decode), 0.0)

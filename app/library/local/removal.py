@@ -16,10 +16,13 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from app.engine.load.draft_copy import FOLDER as COPIES
+from app.engine.load.draft_copy import copies_of, source_of
+from app.engine.load.machine_file import fingerprint
 from app.library.local.model_files import MAX_FOLDERS, ModelRef, is_model_file, parts_of
 from app.library.local.model_sampling import generation_config_path
 from app.library.local.recipe import recipe_path
-from app.library.local.resolve import BUILT_IN
+from app.library.local.resolve import BUILT_IN, available
 from app.protocol.library import RemovalResult
 from app.settings.private_files import CORPORA
 from app.settings.settings import Settings
@@ -44,10 +47,12 @@ _DAY_S = 24 * 3600.0
 _CHECKPOINT_IDLE_S = 7 * _DAY_S  # the same command resumes it, and fetching may have taken a night
 
 
-def plan_removal(ref: ModelRef, models_dir: Path, leaving: Collection[Path] = ()) -> RemovalResult:
+def plan_removal(
+    ref: ModelRef, models_dir: Path, leaving: Collection[Path] = (), cache_dir: Path | None = None
+) -> RemovalResult:
     """Return what removing `ref` after the models `leaving` would remove: with the last of a folder its draft heads and
-    projectors, and always a projector that is named after it alone. Raises UsageError for a model outside the
-    library."""
+    projectors, always a projector that is named after it alone, and of a file without other names the low-bit copies
+    that draft for it, which are in `cache_dir`. Raises UsageError for a model outside the library."""
     folder = ref.path.parent
     if ref.place:
         cause = f"{ref.id} is {ref.place}." if ref.place == BUILT_IN else f"{ref.id} belongs to {ref.place}."
@@ -57,6 +62,8 @@ def plan_removal(ref: ModelRef, models_dir: Path, leaving: Collection[Path] = ()
         raise UsageError(f"{ref.path} is not in the library itself.", "Delete the file where it is.")
     beside = (recipe_path(ref.path), generation_config_path(ref.path))
     files = (*parts_of(ref.path), *beside, *_heads_without(ref.path, leaving))
+    if cache_dir is not None and not ref.path.is_symlink() and ref.path.exists() and ref.path.stat().st_nlink == 1:
+        files += tuple(copies_of(ref.path, cache_dir))
     paths = tuple(path for path in files if os.path.lexists(path))
     # A link, and a file that has other names, frees nothing.
     statuses = [path.lstat() for path in paths]
@@ -119,7 +126,9 @@ def find_stale_files(
     file was downloaded by localllm."""
     cache = settings.cache_dir
     return (
-        *_interrupted_outputs(settings.models_dir),
+        *_interrupted_outputs(settings.models_dir, *("*/" * n + ".*" for n in range(MAX_FOLDERS + 1))),
+        *_interrupted_outputs(cache / COPIES, ".*"),
+        *_copies_without_model(settings),
         *_interrupted_downloads(settings.models_dir),
         *_interrupted_checkpoints(settings.data_dir / "checkpoints", is_fetched),
         *_abandoned_models(cache / "run"),
@@ -150,10 +159,23 @@ def delete_stale_files(stale: StaleFiles) -> bool:
     return True
 
 
-def _interrupted_outputs(models_dir: Path) -> Iterator[StaleFiles]:
-    """Yield partial outputs in the library whose runs have ended."""
+def _copies_without_model(settings: Settings) -> Iterator[StaleFiles]:
+    """Yield low-bit copies that draft for no model that is where it was copied from, or in the library, and damaged
+    ones."""
+    copies = sorted_glob(settings.cache_dir / COPIES, "*.gguf")
+    here = {fingerprint(ref.path) for ref in available(settings) if is_file(ref.path)} if copies else set()
+    for path in copies:
+        key, made_from = source_of(path)
+        is_there = made_from is not None and is_file(made_from) and fingerprint(made_from) == key
+        if not (key and (is_there or key in here)):
+            model = made_from.name if made_from else "a damaged file"
+            yield StaleFiles("draft copy without model", (path,), _n_bytes(path), detail=model)
+
+
+def _interrupted_outputs(folder: Path, *patterns: str) -> Iterator[StaleFiles]:
+    """Yield partial outputs whose runs have ended."""
     outputs: dict[Path, list[Path]] = {}
-    for path in sorted_glob(models_dir, *("*/" * n + ".*" for n in range(MAX_FOLDERS + 1))):
+    for path in sorted_glob(folder, *patterns):
         if match := _PARTIAL.fullmatch(path.name):
             outputs.setdefault(lock_path(path.with_name(match["output"])), []).append(path)
     yield from _unlocked("interrupted writing", outputs)

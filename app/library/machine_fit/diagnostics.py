@@ -16,7 +16,8 @@ import psutil
 
 from app.common.event_log import LOG_NAME
 from app.common.outbound import environment_proxies, tls_context
-from app.common.terminal import format_bytes
+from app.common.terminal import counted, format_bytes
+from app.engine.load.draft_copy import FOLDER as COPIES
 from app.engine.load.machine import Survey
 from app.engine.load.self_test import SelfTestResult, run_self_test
 from app.engine.project_texts import corpora_bytes
@@ -32,7 +33,7 @@ from offload.devices.host import affinity, cpu_model, default_threads, has_avx2
 from offload.devices.numa import choose_numa, numa_nodes
 from offload.format import format_bandwidth, format_memory
 from quantizer.system.errors import UserError, WrongProcessorError
-from quantizer.system.files import is_file
+from quantizer.system.files import is_file, sorted_glob
 from quantizer.system.installation import find_installation
 
 if TYPE_CHECKING:
@@ -75,6 +76,7 @@ def collect_findings(settings: Settings, found: Survey, model: str | None = None
             *((folder.what, str(folder.path)) for folder in folders),
             ("log", str(settings.cache_dir / LOG_NAME)),
             *_kept_texts(settings.cache_dir / CORPORA),
+            *_draft_copies(settings.cache_dir / COPIES),
         ),
     )
 
@@ -83,6 +85,13 @@ def _kept_texts(folder: Path) -> Iterator[tuple[str, str]]:
     """Yield where texts are that drafts are looked up in, and how much, where there are any."""
     if n_bytes := corpora_bytes(folder):
         yield "texts", f"{folder}, {format_bytes(n_bytes)} of files that chats read, for drafts"
+
+
+def _draft_copies(folder: Path) -> Iterator[tuple[str, str]]:
+    copies = sorted_glob(folder, "*.gguf")
+    if copies:
+        n_bytes = sum(path.stat().st_size for path in copies)
+        yield "drafts", f"{folder} ({counted(len(copies), 'low-bit copy', 'low-bit copies')}, {format_memory(n_bytes)})"
 
 
 def _environment_problems() -> Iterator[Problem]:

@@ -32,7 +32,7 @@ from app.protocol.job import JobKind
 from app.settings.settings import GUIDE, Settings
 from quantizer.figures import format_figure, format_number
 from quantizer.gguf.file_names import unsplit_name
-from quantizer.gguf.tensor_types import DEFAULT_FILE_TYPE, file_type_named
+from quantizer.gguf.tensor_types import DEFAULT_FILE_TYPE, DRAFT_COPY_TYPE, file_type_named
 from quantizer.system.errors import UsageError
 
 Resource: TypeAlias = Literal["network", "machine", "engine"]
@@ -61,11 +61,18 @@ def resources_of(options: JobOptions) -> frozenset[Resource]:
     return frozenset({"machine"})
 
 
+def is_background(options: JobOptions) -> bool:
+    """Return whether a job yields to all others: nobody waits for it."""
+    return isinstance(options, QuantizeOptions) and options.as_draft
+
+
 def title_of(options: JobOptions) -> str:
     """Return the title of the job in lists, with names instead of paths."""
     match options:
         case PullOptions(reference=reference, quantize=file_type):
             return f"Fetch {reference}" + (f" and make it {file_type}" if file_type else "")
+        case QuantizeOptions(source=source, as_draft=True):
+            return f"Copy {_short(source)} in {options.file_type or DRAFT_COPY_TYPE} as its draft"
         case QuantizeOptions(source=source):
             return f"Quantize {_short(source)} to {_target(options) or 'the usual type'}"
         case EvalOptions(model=model, against=against):
@@ -129,6 +136,8 @@ def _quantize_command(options: QuantizeOptions, settings: Settings) -> JobComman
         file_type_named(options.file_type)
     source = _source(options.source, settings)
     output = options.output
+    if options.as_draft:  # into the cache
+        return JobCommand(command_words(replace(options, source=str(source.path))))
     if not Path(output).is_absolute():
         stem = GUIDE if source.id == GUIDE else unsplit_name(source.path.name).removesuffix(".gguf")
         name = f"{stem}-{_target(options) or DEFAULT_FILE_TYPE}"

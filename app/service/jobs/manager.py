@@ -6,20 +6,23 @@ Each job ends with a result or an error, whatever process dies.
 from __future__ import annotations
 
 import asyncio
+import os
 import secrets
 import time
 from collections import Counter
 from collections.abc import AsyncGenerator, Callable, Iterable, Mapping, Sequence
 from contextlib import aclosing, nullcontext, suppress
 from dataclasses import replace
+from pathlib import Path
 
-from app.options.jobs import JobOptions, given
+from app.common.event_log import log_event
+from app.options.jobs import JobOptions, QuantizeOptions, given
 from app.protocol.job import Job
 from app.service.http.errors import RefusedError
-from app.service.jobs.arguments import Resource, command_of, options_of, resources_of, title_of
+from app.service.jobs.arguments import Resource, command_of, is_background, options_of, resources_of, title_of
 from app.service.jobs.run import BatchKey, JobRun, JobStore
 from app.settings.settings import Settings
-from quantizer.system.errors import ErrorInfo, StorageError
+from quantizer.system.errors import ErrorInfo, StorageError, UserError
 from quantizer.system.files import explained
 from quantizer.system.process import python_command
 
@@ -29,6 +32,7 @@ INTERVAL_S = 0.1  # between two updates of a subscriber
 _TICK_S = 1e-3  # between jobs that a clock would put in the wrong order
 _SAVE_INTERVAL_S = 5.0  # for progress, which matters little after a restart
 _ADOPT_INTERVAL_S = 0.5
+_COPY_THREADS_SHARE = 4  # of the processors: answers need the others
 
 # Two downloads share a line well; two conversions or measurements take each other's time, and spoil the figures.
 # A batch has all slots of the engine, so that the next one waits.
@@ -73,6 +77,7 @@ class JobManager:
         self._runs: dict[str, JobRun] = {}
         self._tasks: dict[str, asyncio.Task[None]] = {}
         self._saved_s: dict[str, float] = {}
+        self._copies: dict[QuantizeOptions, asyncio.Task[None]] = {}  # that were wanted
         self._subscriptions = Subscriptions(self._notify_if_idle)
         for job in [job for job in self.all if not job.has_ended]:
             self._save(_interrupted(job))
@@ -123,6 +128,23 @@ class JobManager:
         self._store.save(job)
         self._enqueue(job, options)
         return self._jobs[job.id]
+
+    def start_copy(self, model: Path, file_type: str) -> None:
+        """Queue a low-bit copy of `model` that drafts for it, behind all other jobs: once while this service runs, and
+        not where one waits, runs, or was cancelled. What prevents it is logged: nobody asked for the job."""
+        threads = max(1, (os.cpu_count() or 1) // _COPY_THREADS_SHARE)
+        options = QuantizeOptions(source=str(model), file_type=file_type, as_draft=True, threads=threads)
+        alike = [job.state for job in self.all if (job.kind, job.arguments) == (options.kind, given(options))]
+        if options in self._copies or {"queued", "running", "cancelled"} & set(alike):
+            return
+
+        async def start() -> None:
+            try:
+                await self.start(options)
+            except UserError as error:
+                log_event("service", f"No copy of {model.name} is made to draft: {error}")
+
+        self._copies[options] = asyncio.create_task(start())
 
     async def retry(self, job_id: str) -> Job:
         """Queue a job again that ended without a result, behind all others. Raises as `find` and `start` do."""
@@ -178,7 +200,7 @@ class JobManager:
         for job_id in tuple(self._waiting):
             del self._waiting[job_id]
             self._update(_interrupted(self._jobs[job_id]))
-        tasks = list(self._tasks.values())
+        tasks = [*self._copies.values(), *self._tasks.values()]
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
@@ -193,7 +215,8 @@ class JobManager:
         self._start_waiting()
 
     def _start_waiting(self) -> None:
-        waiting = ((job_id, resources_of(options)) for job_id, options in self._waiting.items())
+        behind = sorted(self._waiting.items(), key=lambda item: is_background(item[1]))  # in order otherwise
+        waiting = ((job_id, resources_of(options)) for job_id, options in behind)
         for job_id in startable(waiting, [resources_of(run.options) for run in self._runs.values()]):
             job, options, log = self._jobs[job_id], self._waiting.pop(job_id), self._store.log(job_id)
             self._runs[job_id] = JobRun(job, options, self.settings, self._command, log, self._update, self.batch_key)

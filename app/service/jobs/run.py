@@ -23,7 +23,7 @@ from app.options.jobs import BatchOptions, JobOptions
 from app.protocol.codec import decode_checked, encode
 from app.protocol.errors import JobDiedError
 from app.protocol.job import Job, JobState
-from app.service.jobs.arguments import JobCommand, command_of
+from app.service.jobs.arguments import JobCommand, command_of, is_background
 from app.settings.settings import ENVIRONMENT_PREFIX, Settings
 from quantizer.system.errors import ErrorInfo, UserError
 from quantizer.system.files import (
@@ -236,7 +236,7 @@ class JobRun:
             self._write_log,
         )
         if self.options.kind not in _FULL_PRIORITY:
-            lower_priority(process.pid)
+            lower_priority(process.pid, is_lowest=is_background(self.options))
         try:
             if self._is_cancelled:  # during the start
                 self.cancel()

@@ -184,7 +184,7 @@ class LibraryService:
     @in_thread
     def remove(self, ref: ModelRef, *, is_dry_run: bool) -> RemovalResult:
         """Remove `ref`, unless `is_dry_run`, and return what is deleted. Raises UsageError, StorageError."""
-        removal = plan_removal(ref, self._settings.models_dir)
+        removal = plan_removal(ref, self._settings.models_dir, cache_dir=self._settings.cache_dir)
         if is_dry_run:
             return removal
         remove(removal, self._settings.models_dir)

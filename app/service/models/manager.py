@@ -33,7 +33,7 @@ from app.service.models.model_file import (
 from app.service.models.served_model import RecentAnswers, ServedModel, TemplateRenderer
 from app.service.pool.background import IdleTuning
 from app.service.pool.engine_client import EngineClient
-from app.service.pool.engine_pool import EnginePool, keep_alive_s
+from app.service.pool.engine_pool import CopyWanted, EnginePool, keep_alive_s
 from app.service.pool.memory import MachineMemory, Memory
 from app.service.pool.worker_process import StartWorker
 from app.settings.settings import Settings
@@ -46,8 +46,8 @@ class ModelManager:
     """Holds one engine per file, in a worker that `start_worker` starts; `renderer` renders chat templates.
 
     A model is loaded by its first use, and evicts others where `memory` (this machine's by default) is too small for
-    all. Nothing is tuned while `is_occupied` says that the machine is busy with other work. Raises UsageError for
-    settings that make no sense.
+    all. Nothing is tuned while `is_occupied` says that the machine is busy with other work; `on_copy_wanted` is as in
+    `EnginePool`. Raises UsageError for settings that make no sense.
     """
 
     def __init__(
@@ -57,6 +57,7 @@ class ModelManager:
         renderer: TemplateRenderer,
         memory: Memory | None = None,
         is_occupied: Callable[[], bool] = lambda: False,
+        on_copy_wanted: CopyWanted = lambda _path, _file_type: None,
     ) -> None:
         self.settings = settings
         self.catalog = ModelCatalog(settings, lambda: [model.ref for model in self.opened])
@@ -67,7 +68,7 @@ class ModelManager:
         self._opening = asyncio.Lock()
         self._logged_names: set[str] = set()  # placeholders, each of which is logged once
         self._tuning = IdleTuning(lambda: is_occupied() or self._pool.is_busy)
-        self._pool = EnginePool(settings, start_worker, memory or MachineMemory(settings), self._tuning)
+        self._pool = EnginePool(settings, start_worker, memory or MachineMemory(settings), self._tuning, on_copy_wanted)
         self._keep_alive_s = keep_alive_s(settings)
 
     @property

@@ -32,7 +32,7 @@ from app.library.local.recipe import NO_RECIPE, Recipe
 from app.library.local.resolve import BUILT_IN, absolute, available, find_by_name, resolve
 from app.protocol.sampling import OUR_SAMPLING, ModelSampling
 from app.service.threads import in_thread
-from app.settings.settings import NO_DRAFT, Settings
+from app.settings.settings import COPY_DRAFT, NO_DRAFT, Settings
 from quantizer.figures import format_number
 from quantizer.gguf.adapters import read_control_vector, validate_adapter
 from quantizer.gguf.gguf_reader import ArrayRef, ModelFileError, Scalar
@@ -260,11 +260,13 @@ def infill_tokens_of(header: Header) -> InfillTokens | None:
 
 @dataclass(frozen=True, slots=True)
 class Attachments:
-    """Valid files: (path, name) of each adapter, (path, scale) of each control vector; the draft model's or ""."""
+    """Valid files: (path, name) of each adapter, (path, scale) of each control vector; the draft model's or "". With
+    `uses_copy` a low-bit copy of the model drafts."""
 
     lora: tuple[tuple[str, str], ...] = ()
     control_vectors: tuple[tuple[str, float], ...] = ()
     draft_path: str = ""
+    uses_copy: bool = False
 
 
 NOTHING_ATTACHED = Attachments()
@@ -289,10 +291,10 @@ def read_attachments(settings: Settings, ref: ModelRef) -> Attachments:
     for file, _ in vectors:
         read_control_vector(Path(file), model)
     draft_path = ""
-    if settings.draft not in ("", NO_DRAFT):
+    if settings.draft not in ("", NO_DRAFT, COPY_DRAFT):
         draft_path = str(resolve(settings.draft, settings).path)
         validate_gguf(Path(draft_path))
-    return Attachments((*own_attachments(ref).lora, *lora), vectors, draft_path)
+    return Attachments((*own_attachments(ref).lora, *lora), vectors, draft_path, settings.draft == COPY_DRAFT)
 
 
 def _split(text: str) -> tuple[Path, str]:

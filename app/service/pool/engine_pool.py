@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TypeAlias
 
 from app.engine.messages import EngineConfig, UnfitPolicy
 from app.library.local.index import MISMATCH_REMEDY, Index
@@ -29,6 +30,8 @@ from app.settings.settings import NO_DRAFT, Settings
 from offload.footprint.kv_cache import DEFAULT_N_CTX
 from quantizer.system.errors import UsageError
 from quantizer.system.process import python_command
+
+CopyWanted: TypeAlias = Callable[[Path, str], None]
 
 _FIRST_USE_S = 60.0  # from loading to the first use: who loads a model beforehand is about to ask it
 
@@ -198,9 +201,11 @@ class SharedEngine(EngineOwner):
         queue: LoadQueue,
         tuning: IdleTuning,
         cache_dir: Path,
+        on_copy_wanted: CopyWanted,
     ) -> None:
         self.identity = identity
         self._cache_dir = cache_dir
+        self._on_copy_wanted = on_copy_wanted
         self.engine = EngineClient(path, config, start_worker, self)
         self.prefill_ahead = PrefillAhead(self.engine)
         self.growth = ContextGrowth(self.engine, queue)
@@ -246,6 +251,10 @@ class SharedEngine(EngineOwner):
         self._tuning.interrupt()
 
     def on_idle(self) -> None:
+        plan = self.engine.status.plan if self.engine.status.state == "ready" else None
+        for draft in plan.drafts if plan is not None and self.engine.config.uses_copy else ():
+            if draft.file_type and draft.pays:  # the worker found no copy, and one would pay
+                self._on_copy_wanted(self.engine.model_path, draft.file_type)
         self._queue.look_again()
         self.growth.on_idle()
         for hold in self._holds.values():
@@ -270,12 +279,21 @@ class SharedEngine(EngineOwner):
 
 
 class EnginePool:
-    """Engines in `memory`, in workers of `start_worker`; `tuning` measures each file once, in idle times."""
+    """Engines in `memory`, in workers of `start_worker`; `tuning` measures each file once, in idle times. Where a
+    low-bit copy of a model would draft for it, `on_copy_wanted` is called with the model and a type."""
 
-    def __init__(self, settings: Settings, start_worker: StartWorker, memory: Memory, tuning: IdleTuning) -> None:
+    def __init__(
+        self,
+        settings: Settings,
+        start_worker: StartWorker,
+        memory: Memory,
+        tuning: IdleTuning,
+        on_copy_wanted: CopyWanted = lambda _path, _file_type: None,
+    ) -> None:
         self._settings = settings
         self._start_worker = start_worker
         self._tuning = tuning
+        self._on_copy_wanted = on_copy_wanted
         self._shared: dict[EngineKey, SharedEngine] = {}
         self._queue = LoadQueue(memory, lambda: [shared.engine for shared in self._shared.values()])
 
@@ -302,7 +320,7 @@ class EnginePool:
                 self._tuning.add(python_command("app.engine.tuning.tuner", str(path), threads, "--idle"))
             config = _engine_config(self._settings, file, attached, key.n_ctx, when_unfit)
             parts = (config, self._start_worker, self._queue, self._tuning, self._settings.cache_dir)
-            shared = SharedEngine(path, key.identity, *parts)
+            shared = SharedEngine(path, key.identity, *parts, self._on_copy_wanted)
             self._shared[key] = shared
         return self._shared[key]
 
@@ -348,6 +366,7 @@ def _engine_config(
         control_vectors=attached.control_vectors,
         draft_path=attached.draft_path,
         finds_head=settings.draft != NO_DRAFT,
+        uses_copy=attached.uses_copy,
         saves_prefixes=settings.save_prefixes,
         corpora_folder=str(settings.cache_dir / CORPORA) if settings.draft_corpus else "",
         copies_weights=settings.weight_copies,

@@ -114,7 +114,7 @@ class MachineMemory:
 
     def demand(self, path: Path, config: EngineConfig) -> ModelDemand:
         """Return how fast the model would answer or, where that is unknown, how many layers GPUs would hold."""
-        model = _planned(path, config)
+        model = _planned(path, config, self._settings.cache_dir)
         plain = _without_found(model, config)
 
         def worth(machine: Machine) -> float:
@@ -128,8 +128,8 @@ class MachineMemory:
         from app.engine.load.planner import check_fit, requested_run
         from offload.plan import plan
 
-        # What was found beside the model, a draft head or a projector, gives way to it in the worker.
-        model = _without_found(_planned(path, config), config)
+        # What was found for the model, a draft head, a copy or a projector, gives way to it in the worker.
+        model = _without_found(_planned(path, config, self._settings.cache_dir), config)
         requested = requested_run(config, is_fused=bool(machine.gpus))
         check_fit(plan(model, requested, machine, self._rates(config, machine)), config.when_unfit)
         assessment = self._assess(model, config, machine)
@@ -157,13 +157,13 @@ class MachineMemory:
         return fitted_rates(machine, self._settings.cache_dir, config.n_threads)
 
 
-def _planned(path: Path, config: EngineConfig) -> PlannedModel:
-    from app.engine.load.auxiliary_models import read_auxiliary_models, with_found_head, with_sound_projector
+def _planned(path: Path, config: EngineConfig, cache_dir: Path) -> PlannedModel:
+    from app.engine.load.auxiliary_models import read_auxiliary_models, with_found_draft, with_sound_projector
     from offload.footprint.model import PlannedModel
     from quantizer.gguf.validation import tensors_of, validate_gguf
 
     header = validate_gguf(path)
-    config, _ = with_found_head(config, header)
+    config, _ = with_found_draft(config, header, cache_dir)
     config, _ = with_sound_projector(config, header)
     adapters = [Path(file) for file, _ in config.lora]
     projector = Path(config.projector_path) if config.projector_path else None
@@ -172,7 +172,7 @@ def _planned(path: Path, config: EngineConfig) -> PlannedModel:
 
 
 def _without_found(model: PlannedModel, config: EngineConfig) -> PlannedModel:
-    """Return `model` without the head and the projector that were found beside it; the same object if none was."""
+    """Return `model` without the draft and the projector that were found for it; the same object if none was."""
     found = model.auxiliary
     draft = found.draft if config.draft_path else None
     projector = found.projector if config.has_chosen_projector else None

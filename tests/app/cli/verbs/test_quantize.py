@@ -6,6 +6,7 @@ import re
 import shutil
 import subprocess
 from pathlib import Path
+from typing import Any
 
 import gguf
 import pytest
@@ -193,3 +194,65 @@ def test_what_the_makers_recommend_is_beside_a_quantized_model_too(tmp_path: Pat
     source.with_name("small.generation_config.json").write_text('{"temperature": 0.6}')
     assert localllm("quantize", str(source), "Q8_0", "--json", cwd=tmp_path).returncode == 0
     assert (tmp_path / "small-Q8_0.generation_config.json").read_text() == '{"temperature": 0.6}'
+
+
+# Copies that draft
+
+
+@pytest.fixture
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("LOCALLLM_CACHE_DIR", str(tmp_path / "cache"))
+    return tmp_path / "cache"
+
+
+def test_a_copy_as_draft_goes_into_the_cache_once_and_a_damaged_one_is_made_again(cache: Path, model: Path) -> None:
+    first = localllm("quantize", str(model), "--as-draft", "--json")
+    assert first.returncode == 0, first.stderr
+    [copy] = (cache / "drafts").iterdir()
+    said = json.loads(first.stdout)
+    assert (said["output"], said["type"], said["bytes"]) == (str(copy), "Q2_K", copy.stat().st_size)
+    whole, made = copy.read_bytes(), copy.stat().st_mtime_ns
+
+    again = localllm("quantize", str(model), "--as-draft", "--json")
+    assert (again.returncode, copy.stat().st_mtime_ns) == (0, made)
+    copy.write_bytes(whole[:1000])
+    mended = localllm("quantize", str(model), "--as-draft")
+    assert "It is made again." in mended.stderr
+    assert copy.read_bytes() == whole
+
+
+def test_a_copy_of_a_model_that_goes_meanwhile_fails_and_leaves_nothing(
+    cache: Path, model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from app.cli.verbs import quantize as verb
+
+    doomed = Path(shutil.copy(model, tmp_path / "doomed.gguf"))
+    written = verb._written
+
+    def written_and_gone(request: Any) -> dict[str, object]:
+        result = written(request)
+        doomed.unlink()
+        return result
+
+    monkeypatch.setattr(verb, "_written", written_and_gone)
+    done = localllm("quantize", str(doomed), "--as-draft")
+    assert done.returncode == 1
+    assert "doomed.gguf changed or went while it was copied" in done.stderr
+    assert list((cache / "drafts").iterdir()) == []
+
+
+NOT_WITH_COPIES = [
+    ("-o", "x.gguf"),
+    ("--size", "1MB"),
+    ("--list",),
+    ("--prune-layers", "1"),
+    ("--tensor", "a=Q8_0"),
+]
+
+
+@pytest.mark.parametrize("options", NOT_WITH_COPIES)
+def test_a_copy_takes_a_type_and_a_matrix_only(cache: Path, model: Path, options: tuple[str, ...]) -> None:
+    done = localllm("quantize", str(model), "--as-draft", *options)
+    assert done.returncode == 2
+    assert "--as-draft takes" in done.stderr
+    assert not cache.exists() or not (cache / "drafts").exists()

@@ -1,6 +1,7 @@
 """Answers with a real model that drafts for itself; run as a child, for native code may end its process.
 
-Usage: python real_draft.py MODEL.gguf; prints JSON: the answers without and with drafts, and the draft counters.
+Usage: python real_draft.py MODEL.gguf [DRAFT.gguf]; prints JSON: the answers without and with drafts, and the draft
+counters.
 """
 
 from __future__ import annotations
@@ -58,7 +59,7 @@ def on_host(_path: Path, _config: EngineConfig) -> LoadParameters:
 
 def main() -> None:
     path = sys.argv[1]
-    config = EngineConfig(n_ctx=256, n_threads=1, n_sequences=3, draft_path=path)
+    config = EngineConfig(n_ctx=256, n_threads=1, n_sequences=3, draft_path=sys.argv[-1])
     with ExitStack() as owned:
         model = LlamaModel(Path(path), ON_HOST, False, lambda _fraction: True)
         owned.callback(model.close)

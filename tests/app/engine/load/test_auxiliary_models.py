@@ -147,7 +147,8 @@ def header(tmp_path: Path) -> Header:
 def planned(header: Header, devices: Devices, *, is_chosen: bool = False) -> tuple[LoadPlan, list[str]]:
     path, notices = str(header.path.with_name("mmproj-m.gguf")), list[str]()
     config = replace(CONFIG, projector_path=path, has_chosen_projector=is_chosen)
-    return plan_load(devices, header, "key", SETTING, config, notices.append, has_found_head=False), notices
+    plan = plan_load(devices, header, "key", SETTING, config, notices.append, Path("cache"), has_found_draft=False)
+    return plan, notices
 
 
 def test_a_projector_lies_on_the_gpu_of_the_model_where_both_fit(header: Header) -> None:
@@ -198,5 +199,6 @@ def test_the_micro_batch_of_a_loaded_model_takes_a_picture_whole(header: Header)
     config = replace(CONFIG, projector_path=path, has_chosen_projector=True)
     for devices in (Wide(machine(16 * GIB), MIB), Wide(machine(16 * GIB, 8 * GIB), MIB)):
         small = replace(SETTING, n_ubatch=64)
-        plan = plan_load(devices, header, "key", small, config, lambda _notice: None, has_found_head=False)
+        cache_dir = Path("cache")
+        plan = plan_load(devices, header, "key", small, config, lambda _notice: None, cache_dir, has_found_draft=False)
         assert plan.attempt.setting.n_ubatch >= 256

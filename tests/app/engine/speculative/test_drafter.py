@@ -192,3 +192,17 @@ def test_a_head_that_stops_before_its_draft_is_long_enough_to_pay_takes_little_o
         sequence.n_computed += 1
     assert n_verified < 10
     assert 0.0 < head.now_s < 0.05 * 400 * 0.020
+
+
+def test_outcomes_count_probes_too_for_a_source_that_does_not_pay_has_nothing_else() -> None:
+    source = Computed(cost=5.0, confidence=lambda _n: UNSURE)
+    drafter = Drafter(STEPS, [source], lambda: 0.0)
+    sequence = new_sequence([1, 2, 3], [4], drafter.new_acceptance())
+    for _ in range(3 * PROBE_EVERY_TOKENS):
+        drafter.assign([sequence], BUDGET)
+        drafter.observe_sample(sequence, OTHER)
+        sequence.append(OTHER)
+        sequence.n_computed = len(sequence.tokens) - 1
+    found = drafter.outcomes[NAME]
+    assert found.n_verified == source.n_probes > 1
+    assert found.n_accepted == 0

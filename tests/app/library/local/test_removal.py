@@ -10,6 +10,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
+from app.engine.load.draft_copy import copy_metadata, copy_path
 from app.library.local.model_files import ModelRef
 from app.library.local.model_sampling import write_generation_config
 from app.library.local.removal import plan_removal, remove
@@ -17,6 +18,7 @@ from app.library.local.resolve import available, resolve
 from app.settings.settings import Settings
 from quantizer.system.errors import UsageError
 from tests.app.small_models import small_model, small_shards
+from tests.quantizer.gguf_files import tiny_llama
 
 
 @pytest.fixture
@@ -196,3 +198,32 @@ def test_what_its_makers_recommend_goes_with_a_model(library: Settings) -> None:
     write_generation_config(path, b'{"temperature": 0.6}')
     _remove("m", library)
     assert list(library.models_dir.iterdir()) == []
+
+
+def _copy(model: Path, library: Settings) -> Path:
+    path = copy_path(model, "Q2_K", library.cache_dir)
+    return tiny_llama(_made(path), lambda writer: [writer.add_string(*row) for row in copy_metadata(model).items()])
+
+
+def _made(path: Path) -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    return path
+
+
+def test_a_model_goes_with_the_copies_that_draft_for_it(library: Settings) -> None:
+    path = small_model(library.models_dir / "me" / "x" / "m.gguf")
+    copy = _copy(path, library)
+    removal = plan_removal(resolve("m", library), library.models_dir, cache_dir=library.cache_dir)
+    assert removal.paths == (str(path), str(copy))
+    assert removal.n_bytes_freed == path.stat().st_size + copy.stat().st_size
+    remove(removal, library.models_dir)
+    assert not copy.exists()
+    assert copy.parent.is_dir()
+
+
+def test_a_model_with_another_name_leaves_its_copies(library: Settings) -> None:
+    path = small_model(library.models_dir / "me" / "x" / "m.gguf")
+    copy = _copy(path, library)
+    os.link(path, path.with_name("n.gguf"))
+    removal = plan_removal(resolve("m", library), library.models_dir, cache_dir=library.cache_dir)
+    assert str(copy) not in removal.paths

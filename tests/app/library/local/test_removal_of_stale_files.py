@@ -6,11 +6,13 @@ from pathlib import Path
 
 import pytest
 
+from app.engine.load.draft_copy import copy_metadata, copy_path
 from app.library.local.removal import delete_stale_files, find_stale_files
 from app.settings.settings import Settings
 from quantizer.system.files import try_lock
 from quantizer.write.partial_output import Journal
 from tests.app.small_models import small_model
+from tests.quantizer.gguf_files import tiny_llama
 
 NOBODY = 4_000_000  # no process has this number: Linux ends before, and others do not get so far in a test
 PLENTY = 1 << 40
@@ -168,3 +170,32 @@ def test_what_is_gone_already_is_no_fault(library: Settings) -> None:
     [leftover] = find_stale_files(library, PLENTY, _nothing_came)
     path.unlink()
     assert delete_stale_files(leftover)
+
+
+def test_a_copy_that_drafts_stays_with_its_model_and_is_stale_without(library: Settings, tmp_path: Path) -> None:
+    elsewhere = tiny_llama(tmp_path / "elsewhere.gguf", lambda writer: writer.add_name("another"))
+    models = [library.models_dir / "me" / "x" / "m.gguf", elsewhere, tmp_path / "g.gguf"]
+    models[2].write_bytes(b"gone soon")
+    copies = []
+    for model in models:
+        path = copy_path(model, "Q2_K", library.cache_dir)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        rows = copy_metadata(model).items()
+        copies.append(tiny_llama(path, lambda writer, rows=rows: [writer.add_string(*row) for row in rows]))
+    models[2].unlink()
+    damaged = _file(library.cache_dir / "drafts" / "0-Q2_K.gguf", 100)
+    models[0].rename(models[0].with_name("renamed.gguf"))
+
+    found = find_stale_files(library, PLENTY, _nothing_came)
+    assert {leftover.paths for leftover in found} == {(copies[2],), (damaged,)}
+    assert {leftover.detail for leftover in found} == {"g.gguf", "a damaged file"}
+    assert all(map(delete_stale_files, found))
+    assert sorted((library.cache_dir / "drafts").iterdir()) == sorted(copies[:2])
+
+
+def test_what_a_killed_run_wrote_of_a_copy_goes(library: Settings) -> None:
+    folder = library.cache_dir / "drafts"
+    _file(folder / ".0-Q2_K.gguf.0.partial", 100)
+    _file(folder / ".0-Q2_K.gguf.journal", 5)
+    [leftover] = find_stale_files(library, PLENTY, _nothing_came)
+    assert (leftover.what, leftover.n_bytes) == ("interrupted writing", 105)

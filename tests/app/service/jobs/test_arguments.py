@@ -106,6 +106,7 @@ def test_unknown_arguments_are_refused(kind: JobKind, arguments: dict[str, Any])
     ("kind", "arguments", "title"),
     [
         ("quantize", {"source": "/data/models/o/r/l1b-f16.gguf", "file_type": "q3_k_s"}, "Quantize l1b:f16 to Q3_K_S"),
+        ("quantize", {"source": "/m/a.gguf", "as_draft": True}, "Copy a in Q2_K as its draft"),
         ("eval", {"model": "/m/a.gguf", "against": "/m/b.gguf"}, "Evaluate a against b"),
         ("tune", {"model": "org/repo/name"}, "Tune org/repo/name"),
         ("bench", {"model": "/m/a.gguf"}, "Measure how fast a answers"),

@@ -341,3 +341,47 @@ async def test_all_subscribers_receive_the_same_end_and_leave() -> None:
     assert [job.state for job in await asyncio.gather(*watchers)] == ["done"] * 3
     assert left == [True]
     assert len(subscriptions) == 0
+
+
+async def test_a_copy_that_drafts_is_made_behind_all_other_jobs_and_once(
+    opened: Opened, tmp_path: Path, tiny_model: Path
+) -> None:
+    async with opened() as jobs:
+        first = await jobs.start(TuneOptions(model="wait"))
+        jobs.start_copy(tiny_model, "Q2_K")
+        jobs.start_copy(tiny_model, "Q2_K")
+        await asyncio.gather(*jobs._copies.values())
+        later = await jobs.start(TuneOptions(model="later"))
+        assert [job.kind for job in jobs.all] == ["tune", "quantize", "tune"]
+        jobs.cancel(first.id)
+        await end_of(jobs, later)
+        copy = await end_of(jobs, jobs.all[1])
+        assert copy.arguments["as_draft"]
+    order = (tmp_path / "order").read_text().split()
+    assert order[:2] == ["wait", "later"]
+    assert len(order) == 3
+
+
+async def test_a_copy_that_was_cancelled_is_not_made_by_itself_again(opened: Opened, tiny_model: Path) -> None:
+    async with opened() as jobs:
+        waiting = await jobs.start(TuneOptions(model="wait"))
+        jobs.start_copy(tiny_model, "Q2_K")
+        await asyncio.gather(*jobs._copies.values())
+        jobs.cancel(jobs.all[1].id)
+        jobs.cancel(waiting.id)
+    async with opened() as jobs:
+        jobs.start_copy(tiny_model, "Q2_K")
+        await asyncio.sleep(0)
+        assert [job.state for job in jobs.all if job.kind == "quantize"] == ["cancelled"]
+
+
+async def test_a_copy_that_cannot_be_queued_is_logged(
+    opened: Opened, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lines: list[str] = []
+    monkeypatch.setattr(module, "log_event", lambda _source, text: lines.append(text))
+    async with opened() as jobs:
+        jobs.start_copy(tmp_path / "relative", "NOTATYPE")
+        await asyncio.gather(*jobs._copies.values())
+        assert jobs.all == ()
+    assert lines[0].startswith("No copy of relative is made to draft: ")

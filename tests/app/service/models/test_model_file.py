@@ -49,8 +49,9 @@ def test_a_draft_model_is_found_by_name_and_validated(tmp_path: Path, tiny_model
 
 
 def test_no_draft_model_is_read_without_a_name_and_for_the_word_none(tiny_model: Path) -> None:
-    for draft in ("", "none"):
-        assert read_attachments(Settings(draft=draft), ModelRef("tiny", tiny_model)).draft_path == ""
+    for draft in ("", "none", "copy"):
+        attached = read_attachments(Settings(draft=draft), ModelRef("tiny", tiny_model))
+        assert (attached.draft_path, attached.uses_copy) == ("", draft == "copy")
 
 
 @pytest.fixture(scope="module")

@@ -138,6 +138,7 @@ async def test_attachments_that_change_answers_have_their_own_engine(tmp_path: P
         ({"draft": ""}, {"finds_head": True}),
         ({"draft": "small"}, {"finds_head": True}),
         ({"draft": "none"}, {"finds_head": False}),
+        ({"draft": "copy"}, {"finds_head": True}),
         ({"save_prefixes": True}, {"saves_prefixes": True}),
         ({"save_prefixes": False}, {"saves_prefixes": False}),
     ],

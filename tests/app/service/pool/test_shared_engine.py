@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 from collections.abc import AsyncIterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -12,7 +13,9 @@ import pytest
 from app.engine.request import Request
 from app.library.local.resolve import UnknownModelError
 from app.protocol.errors import RequestError
+from app.protocol.library import PlanDraft
 from app.service.pool.background import PrefillAhead
+from tests.app.client.scripted_client import PLAN
 from tests.app.one_file_service import BASE, HELLO, MADE, OTHER, Service, serving, until
 
 ENDLESS = Request(request_id="endless", prompt="on and on", ignore_eos=True)
@@ -217,3 +220,35 @@ async def test_an_engine_is_listed_under_each_name_and_counted_once(service: Ser
     assert (states[BASE]["state"], states[MADE]["state"]) == ("loaded", "not-loaded")
     tags = {entry["name"] for entry in (await service.http.get("/api/tags")).json()["models"]}
     assert {BASE, MADE, OTHER} <= tags
+
+
+# Its draft
+
+
+async def test_a_copy_is_wanted_where_a_plan_says_that_it_pays(service: Service) -> None:
+    shared, wanted = service.models.default.shared, list[tuple[Path, str]]()
+    shared._on_copy_wanted = lambda path, file_type: wanted.append((path, file_type))
+    await service.ask(BASE)
+    engine = shared.engine
+
+    def loaded(gain: float, *, uses_copy: bool) -> None:
+        draft = PlanDraft(
+            what="a copy",
+            bytes=1,
+            layers=0,
+            draft_tokens=1,
+            acceptance=0.8,
+            decode_tps=1.0,
+            gain=gain,
+            least_acceptance=None,
+            file_type="Q2_K",
+        )
+        engine.config = replace(engine.config, uses_copy=uses_copy)
+        engine.status = replace(engine.status, state="ready", plan=replace(PLAN, drafts=(draft,)))
+        shared.on_idle()
+
+    loaded(1.2, uses_copy=False)
+    loaded(0.9, uses_copy=True)
+    assert wanted == []
+    loaded(1.2, uses_copy=True)
+    assert wanted == [(engine.model_path, "Q2_K")]
