@@ -340,7 +340,7 @@ def verify(options: VerifyOptions, others: tuple[str, ...], *, is_recording: boo
     type=BYTE_SIZE,
     default="4GB",
     show_default=True,
-    help="Keep this much of the saved prefixes and encoded pictures and sounds, newest first.",
+    help="Keep this much of saved prefixes, encoded pictures and sounds and texts for drafts, newest first.",
 )
 @options("assume_yes", "wants_json")
 def prune(max_prefix_bytes: int, *, is_dry_run: bool, assume_yes: bool, wants_json: bool) -> None:
@@ -423,8 +423,8 @@ def forget(*, keep_chats: bool, is_dry_run: bool, assume_yes: bool, wants_json: 
     """Delete all chats and everything derived from them, after asking.
 
     That includes drafts, attachments, former contents of files that tools changed, the prompt history, stored
-    responses, saved prefixes, encoded pictures and sounds, logs and crash reports. Models, settings, presets, prompts
-    and keys stay, and so do exports and importance matrices that you wrote elsewhere.
+    responses, saved prefixes, encoded pictures and sounds, texts of files for drafts, logs and crash reports. Models,
+    settings, presets, prompts and keys stay, and so do exports and importance matrices that you wrote elsewhere.
     """
     from app.settings.private_files import ATTACHED, CHATS, REPLACED, find_private_files, remove_files, users_of
 
