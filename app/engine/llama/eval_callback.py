@@ -166,9 +166,9 @@ class ExpertReadAhead(_Recorder):
     for all of their weights in the files at `paths`, the shards of the model, which llama.cpp has mapped. Else products
     wait for them page by page, and the system reads around each page what nobody chose. Close it after the contexts.
 
-    Qwen3 30B A3B's shape with 6 layers, 4.1 GB in 2.5 GB (as tests/bench/engine/expert_read_ahead.py does), median tok/s
-    without and with: 0.92 and 2.7 where the system reads 8 MiB around a page (three pairs of runs), 1.6 and 2.3 where it
-    reads 128 KiB (five pairs).
+    Qwen3 30B A3B's shape with 6 layers, 4.1 GB in 2.5 GB (as tests/bench/engine/expert_read_ahead.py does), median
+    tok/s without and with: 0.92 and 2.7 where the system reads 8 MiB around a page (three pairs of runs), 1.6 and 2.3
+    where it reads 128 KiB (five pairs).
     """
 
     def __init__(self, paths: Iterable[Path]) -> None:
