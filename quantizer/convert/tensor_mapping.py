@@ -11,6 +11,7 @@ import re
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
+from functools import lru_cache
 from typing import TypeAlias, TypeVar
 
 import numpy as np
@@ -145,21 +146,27 @@ def _split(tensors: Mapping[str, _Origin], config: Config, architecture: Archite
     return parts
 
 
-def _name_map(architecture: Architecture, config: Config) -> dict[str, tuple[str, str]]:
-    """Return source name -> kind and llama.cpp's name, both names without endings: gguf's map, then the entry's own."""
+@lru_cache(8)
+def _names_of_gguf(architecture: str, n_layers: int) -> Mapping[str, tuple[str, str]]:
+    """Return gguf's map for an architecture: source name -> kind and llama.cpp's name."""
     import gguf  # slow to import, needed for conversion only
 
-    n_layers = config.integer("num_hidden_layers")
-    table = dict(gguf.TensorNameMap.block_mappings_cfg)
     # its constructor changes a table of its class, so it gets a copy
-    private = type("PrivateNameMap", (gguf.TensorNameMap,), {"block_mappings_cfg": table})
+    table = {"block_mappings_cfg": dict(gguf.TensorNameMap.block_mappings_cfg)}
+    private = type("PrivateNameMap", (gguf.TensorNameMap,), table)
     by_name = {name: kind for kind, name in gguf.MODEL_ARCH_NAMES.items()}
-    n_all = n_all_layers(config)
-    known = private(
-        by_name[architecture.names.map_of or architecture.gguf_name], max(n_all, architecture.names.n_numbered)
-    ).mapping
-    names = {name: (kind.name, new_name) for name, (kind, new_name) in known.items()}
-    for kind, found in table.items():  # gguf lists those of prediction for some architectures only
+    known = private(by_name[architecture], n_layers).mapping
+    return {name: (kind.name, new_name) for name, (kind, new_name) in known.items()}
+
+
+def _name_map(architecture: Architecture, config: Config) -> dict[str, tuple[str, str]]:
+    """Return source name -> kind and llama.cpp's name, both names without endings: gguf's map, then the entry's own."""
+    import gguf
+
+    n_layers, n_all = config.integer("num_hidden_layers"), n_all_layers(config)
+    map_of = architecture.names.map_of or architecture.gguf_name
+    names = dict(_names_of_gguf(map_of, max(n_all, architecture.names.n_numbered)))
+    for kind, found in gguf.TensorNameMap.block_mappings_cfg.items():  # of prediction it lists some architectures' only
         if kind.name.startswith(_PREDICTION_KINDS):
             new_names = {i: gguf.TENSOR_NAMES[kind].format(bid=i) for i in range(n_layers, n_all)}
             names |= {name.format(bid=i): (kind.name, new) for i, new in new_names.items() for name in found}
