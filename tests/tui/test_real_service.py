@@ -16,6 +16,7 @@ from app.chat.store.chat_store import ChatStore
 from app.client.service_client import ServiceClient
 from app.settings.settings import Settings
 from quantizer.gguf.gguf_reader import ModelFileError
+from tests.app.child_processes import children_that_run, living_children
 from tests.quantizer.gguf_files import tiny_llama
 from tui.app import LocalllmApp
 from tui.connection import ServiceConnection, local_service
@@ -34,10 +35,6 @@ def settings(tmp_path: Path) -> Settings:
     return Settings(engine="fake", port=0, model=str(model), data_dir=tmp_path / "data", cache_dir=tmp_path / "cache")
 
 
-def _descendants() -> list[psutil.Process]:
-    return psutil.Process().children(recursive=True)
-
-
 def _worker() -> psutil.Process:
     return _running("app.engine.worker")
 
@@ -48,15 +45,7 @@ def _service() -> psutil.Process:
 
 def _running(module: str) -> psutil.Process:
     """The youngest of its kind: those of other tests may not have ended yet."""
-    found = (child for child in _descendants() if module in " ".join(_command(child)))
-    return max(found, key=psutil.Process.create_time)
-
-
-def _command(process: psutil.Process) -> list[str]:
-    try:
-        return process.cmdline()
-    except psutil.NoSuchProcess:  # a zombie too: somebody is about to reap it
-        return []
+    return max(children_that_run(module), key=psutil.Process.create_time)
 
 
 async def _question_reaches_the_worker(connection: ServiceConnection, pilot: Pilot[None]) -> None:
@@ -68,7 +57,7 @@ async def _question_reaches_the_worker(connection: ServiceConnection, pilot: Pil
 
 
 async def test_a_chat_stops_survives_a_dead_worker_and_leaves_nothing_running(settings, user_of):
-    before = set(_descendants())
+    before = set(living_children())
     connection = ServiceConnection(local_service(settings), settings.model)
     async with connection, LocalllmApp(connection).run_test(size=(80, 24)) as pilot:
         user = user_of(pilot)
@@ -93,7 +82,7 @@ async def test_a_chat_stops_survives_a_dead_worker_and_leaves_nothing_running(se
         await user.no_longer_sees("No answer")
         await user.sees("a second", "ready")
         assert worker != _worker()
-    assert set(_descendants()) <= before
+    assert set(living_children()) <= before
 
 
 @pytest.mark.slow

@@ -28,6 +28,7 @@ from tests.app.chat.attachments.hostile_files import (
     picture_that_declares,
     repeated_page_pdf,
 )
+from tests.app.child_processes import children_that_run
 
 
 def _paragraph(text: str) -> str:
@@ -156,15 +157,12 @@ def test_pictures_that_are_too_large_together_are_refused(monkeypatch: pytest.Mo
         read_data(pages, "a.pdf", PageChoice(as_pictures=True))
 
 
-def _parsers_below(process: psutil.Process) -> list[psutil.Process]:
-    return [
-        child for child in process.children() if "app.chat.attachments.parse" in " ".join(child.cmdline())
-    ]  # fmt: skip
+_PARSER = "app.chat.attachments.parse"
 
 
 def _wait_for_a_parser(process: psutil.Process) -> psutil.Process:
     for _ in range(600):
-        if found := _parsers_below(process):
+        if found := children_that_run(_PARSER, process):
             return found[0]
         time.sleep(0.05)
     raise AssertionError("no parser was started")
@@ -191,7 +189,7 @@ def test_a_reader_ends_when_nobody_waits_for_it(is_stopped_first: bool) -> None:
     reading.join(30)
     assert not reading.is_alive()
     assert len(errors) == 1
-    assert _parsers_below(psutil.Process()) == []
+    assert children_that_run(_PARSER) == []
 
 
 def test_a_reader_ends_with_the_process_that_started_it() -> None:

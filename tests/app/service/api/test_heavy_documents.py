@@ -12,6 +12,7 @@ import psutil
 
 from tests.app.chat.attachments.files import pdf_of
 from tests.app.chat.attachments.hostile_files import repeated_page_pdf
+from tests.app.child_processes import children_that_run
 from tests.app.raw_http import head
 from tests.app.running import RunningService
 
@@ -19,17 +20,6 @@ from tests.app.running import RunningService
 def _body(pdf: bytes) -> dict[str, object]:
     file = {"filename": "a.pdf", "file_data": f"data:application/pdf;base64,{b64encode(pdf).decode()}"}
     return {"messages": [{"role": "user", "content": [{"type": "file", "file": file}]}], "max_tokens": 2}
-
-
-def _parsers(service: RunningService) -> list[psutil.Process]:
-    found = []
-    for child in psutil.Process(service.process.pid).children(recursive=True):
-        try:
-            if "attachments.parse" in " ".join(child.cmdline()):
-                found.append(child)
-        except psutil.Error:  # it has just ended
-            continue
-    return found
 
 
 def test_reading_a_document_ends_when_its_sender_hangs_up_and_others_get_their_turn(service: RunningService) -> None:
@@ -40,7 +30,7 @@ def test_reading_a_document_ends_when_its_sender_hangs_up_and_others_get_their_t
     with socket.create_connection(("127.0.0.1", port)) as connection:
         connection.sendall(request + body)
         started_s = time.monotonic()
-        while not (parsers := _parsers(service)):
+        while not (parsers := children_that_run("attachments.parse", psutil.Process(service.process.pid))):
             assert time.monotonic() - started_s < 60
             time.sleep(0.02)
     gone, _ = psutil.wait_procs(parsers, timeout=20)  # sooner than its budget ends, which is ten times as long

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from base64 import b64encode
-from contextlib import suppress
 
 import psutil
 import pytest
@@ -14,6 +13,7 @@ from app.service.generation import media
 from app.service.generation.media import NO_MEDIA, Document, DocumentReader, PromptMedia, UnreadableError
 from tests.app.chat.attachments.files import docx_of, paragraph, pdf_of
 from tests.app.chat.attachments.hostile_files import repeated_page_pdf
+from tests.app.child_processes import children_that_run
 
 PDF = b64encode(pdf_of(["Whales are mammals.", "They breathe air."])).decode()
 PAPER = Document("paper.pdf", PDF)
@@ -71,15 +71,6 @@ def _heavy(name: str) -> Document:
     return Document(name, b64encode(repeated_page_pdf(4_999, 5_000)).decode())
 
 
-def _parsers() -> list[psutil.Process]:
-    found = []
-    for child in psutil.Process().children():
-        with suppress(psutil.Error):  # one of another test has just ended
-            if "attachments.parse" in " ".join(child.cmdline()):
-                found.append(child)
-    return found
-
-
 async def test_what_the_documents_of_a_request_take_is_bounded_in_all() -> None:
     found = await DocumentReader(total_s=0.6).read([_heavy(f"{number}.pdf") for number in range(3)])
     assert [isinstance(each, RequestError) and "takes too long" in each.cause for each in found.values()] == [True] * 3
@@ -101,7 +92,7 @@ async def test_an_honest_document_is_read_beside_two_heavy_ones_of_another_clien
 
 async def test_the_reader_ends_with_its_request() -> None:
     reading = asyncio.create_task(DocumentReader(total_s=1e9).read([_heavy("a.pdf")]))
-    while not (found := await asyncio.to_thread(_parsers)):  # noqa: ASYNC110 - nothing tells
+    while not (found := await asyncio.to_thread(children_that_run, "attachments.parse")):  # noqa: ASYNC110 - nothing tells
         await asyncio.sleep(0.02)
     reading.cancel()
     with pytest.raises(asyncio.CancelledError):

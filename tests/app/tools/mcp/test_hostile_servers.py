@@ -18,6 +18,7 @@ from app.tools.mcp.config import ToolError, config_of
 from app.tools.mcp.lifecycle import DEFAULT_LIMITS
 from app.tools.mcp.server import McpServer
 from app.tools.tool import CallContext, ServerTool, ToolProgress
+from tests.app.child_processes import living_children
 
 pytest.importorskip("mcp", reason="the optional extra")
 
@@ -282,11 +283,8 @@ async def test_nothing_that_the_package_logs_reaches_the_terminal(capfd: pytest.
 
 
 async def test_no_process_is_left_behind() -> None:
-    import psutil
-
-    before = {process.pid for process in psutil.Process().children(recursive=True)}
+    before = set(living_children())
     for mode in ("honest", "is stuck in a call", "floods without an end of line"):
         async with hostile(mode) as server:
             await server.tools()
-    after = {process.pid for process in psutil.Process().children(recursive=True)}
-    assert after <= before
+    assert set(living_children()) <= before
