@@ -43,7 +43,7 @@ async def test_what_was_attached_is_kept_after_the_answer_and_named_by_the_next_
     chat = chat_of(client)
     await drained(ask(chat, QUESTION, None))
     assert client.kept_texts == [(HERE, (NOTES,), None)]
-    assert [options.draft_corpus for options in client.options] == [HERE]
+    assert client.corpora == [HERE]
     await drained(ask(chat, MessageContent(role="user", content="Once more."), chat.conversation.leaf_id))
     assert len(client.kept_texts) == 1  # each once
 
@@ -66,7 +66,7 @@ async def test_a_private_chat_keeps_and_uses_no_texts_and_none_does_where_that_i
     client = ScriptedClient()
     await drained(ask(chat_of(client, key, keeps=keeps), QUESTION, None))
     assert client.kept_texts == []
-    assert [options.draft_corpus for options in client.options] == [None]
+    assert client.corpora == [None]
 
 
 def test_texts_are_those_of_files_and_long_enough() -> None:

@@ -330,7 +330,8 @@ class ScriptedClient(ScriptedJobs):
         self.kept_texts: list[tuple[str, tuple[str, ...], str | None]] = []
         self.keep_error: UserError | None = None
         self.ended_thoughts: list[str] = []
-        self.cached_as: list[str] = []  # the conversation of each request, which `options` leave out
+        self.cached_as: list[str] = []  # the conversation of each request, which `options` leave out, as its texts
+        self.corpora: list[str | None] = []
         self.schema_error: UserError | None = None
         self.loads: list[str] = []
         self.options: list[GenerationOptions] = []
@@ -439,7 +440,8 @@ class ScriptedClient(ScriptedJobs):
     async def _answer(self, options: GenerationOptions | None) -> AsyncGenerator[AnswerEvent, None]:
         options = options or GenerationOptions()
         self.cached_as.append(options.prompt_cache_key or options.prompt_cache_retention or "")
-        self.options.append(replace(options, prompt_cache_key=None, prompt_cache_retention=None))
+        self.corpora.append(options.draft_corpus)
+        self.options.append(replace(options, prompt_cache_key=None, prompt_cache_retention=None, draft_corpus=None))
         reply = self._replies[min(len(self.options), len(self._replies)) - 1]
         is_whole = False
         try:

@@ -185,7 +185,7 @@ async def test_an_impostor_that_takes_the_port_of_a_killed_service_gets_nothing(
         port = int(client.base_url.rpartition(":")[2])
         pid = int(next((settings.cache_dir).glob("in-use-*")).name.removeprefix("in-use-"))
         os.kill(pid, 9)
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(120):
             while True:
                 try:
                     async with Impostor(_answering(_response(_STATUS))).listening(port) as impostor:

@@ -13,7 +13,7 @@ def _policy(keep_s: float | None, *, is_owned: bool = True) -> tuple[ShutdownPol
 
 
 async def _ends(ended: asyncio.Event) -> None:
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(120):
         await ended.wait()
 
 

@@ -30,6 +30,7 @@ ELSEWHERE = {
     "offload/devices/bandwidth.py": "past the system's cache, after the same check",
     "offload/devices/gpus.py": "of the kernel",
     "offload/devices/host.py": "of the kernel",
+    "offload/devices/numa.py": "of the kernel",
     "quantizer/system/files.py": "here",
     "quantizer/system/installation.py": "of the installation",
     "quantizer/system/memory_limit.py": "of the kernel",

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 import time
 from collections.abc import Callable, Mapping
@@ -12,7 +11,7 @@ from typing import Any
 import httpx
 import pytest
 
-from app.common.keys import KeyFile, KeyScope
+from app.common.keys import KeyFile, KeyScope, owner_of
 from app.engine.project_texts import corpus_name, read_texts
 from app.settings.private_files import CORPORA
 from tests.app.running import RunningService
@@ -97,9 +96,9 @@ def test_texts_for_drafts_are_kept_by_keys_that_manage_and_are_of_the_key_alone(
     for secret in ("the owner's", other):
         assert ask(secret, "POST", "/api/localllm/draft-texts", json=body).json() == {"n_kept": 1}
     corpora = Path(environment["LOCALLLM_CACHE_DIR"]) / CORPORA
-    owners = [hashlib.sha256(secret.encode()).hexdigest() for secret in ("the owner's", other)]
+    owners = [owner_of(secret) for secret in ("the owner's", other)]
     assert all(read_texts(corpora, corpus_name(owner, "project")).texts for owner in owners)
-    for owner in ("", hashlib.sha256(keys[1]["alice"].encode()).hexdigest()):
+    for owner in ("", owner_of(keys[1]["alice"])):
         assert not read_texts(corpora, corpus_name(owner, "project")).texts
 
 

@@ -115,7 +115,7 @@ def noted(path: Path) -> str:
 
 
 async def until(path: Path, text: str) -> None:
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(120):
         while noted(path) != text:  # noqa: ASYNC110 - a child notifies nobody
             await asyncio.sleep(0.01)
 
@@ -195,7 +195,7 @@ def test_closing_ends_the_child(tmp_path: Path) -> None:
         tuning = IdleTuning(lambda: False, quiet_s=0.02, read_times=processors())
         tuning.add(command(tmp_path / "log", 60.0))
         await until(tmp_path / "log", "b")
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(120):
             await tuning.close()
 
     asyncio.run(run())

@@ -254,7 +254,7 @@ async def _engines(
 ) -> AsyncIterator[Engines]:
     engines = Engines(total_bytes, sizes, start_worker)
     try:
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(120):
             yield engines
     finally:
         await asyncio.gather(*(engine.stop() for engine in engines.engines.values()))

@@ -57,7 +57,7 @@ def n_bytes_of(path: str) -> int:
 
 
 async def until(client: ServiceClient, job: Job, is_so: Callable[[Job], bool]) -> Job:
-    async with asyncio.timeout(30), aclosing(client.watch_job(job.id)) as watched:
+    async with asyncio.timeout(120), aclosing(client.watch_job(job.id)) as watched:
         async for seen in watched:
             if is_so(seen):
                 return seen
