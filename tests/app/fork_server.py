@@ -113,11 +113,12 @@ def _prctl(option: int, value: int | bytes) -> None:
 
 
 def _line(door: socket.socket) -> bytes:
+    """Return a request, or its answer. Nothing follows either, before the other side has spoken."""
     line = b""
-    while not line.endswith(b"\n"):  # byte by byte: what follows may carry files
-        byte = door.recv(1)
-        assert byte, "the process that forks has ended"
-        line += byte
+    while not line.endswith(b"\n"):
+        part = door.recv(65536)
+        assert part, "the process at the other end has ended"
+        line += part
     return line
 
 
@@ -139,20 +140,13 @@ def _serve(door: socket.socket) -> NoReturn:
         door = socket.socket(fileno=kept)
         while (received := socket.recv_fds(door, 1, 3))[0]:
             files = received[1]
-            request = json.loads(_requested(door))
+            request = json.loads(_line(door))
             door.sendall(b"%d\n" % _fork_twice(request, files))
             for number in files:
                 os.close(number)
         status = 0
     finally:
         os._exit(status)
-
-
-def _requested(door: socket.socket) -> bytes:
-    text = b""
-    while not text.endswith(b"\n"):  # nothing follows before it is answered
-        text += door.recv(65536)
-    return text
 
 
 def _fork_twice(request: Mapping[str, Any], files: Sequence[int]) -> int:
