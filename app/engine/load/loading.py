@@ -44,7 +44,7 @@ from app.engine.load.planner import (
     size_context,
 )
 from app.engine.load.prediction_layers import mtp_layer_bytes
-from app.engine.load.quick_types import measure_prompts
+from app.engine.load.quick_types import copies_to_make
 from app.engine.load.run_history import RunHistory, RunRecorder, SpeedSample
 from app.engine.load.self_test import NOTICE, run_self_test
 from app.engine.load.slow_types import slow_type_notice
@@ -275,9 +275,9 @@ def _prepare(path: Path, requested: EngineConfig, cache_dir: Path, listener: Loa
     key, tuned, tuned_as = model_key(path), TuneFile(cache_dir), tune_key(header)
     # A head borrows matrices of the model, whose pointers must not be exchanged.
     with_head = bool(config.draft_path) and is_head(read_header(Path(config.draft_path)))
+    copies: tuple[tuple[str, str], ...] = ()
     if config.copies_weights and not with_head and not devices.has_gpu:
-        measure_prompts(tensors_of(header), cache_dir, config.n_threads, is_safe=tested.is_safe)
-    copies = copies_of(tensors_of(header), cache_dir, config.n_threads, is_repacked=tested.is_safe)
+        copies = copies_to_make(tensors_of(header), cache_dir, config.n_threads, is_safe=tested.is_safe)
     choice = choose_setting(
         tuned.measured(tuned_as),
         tuned.work(tuned_as),
@@ -285,7 +285,7 @@ def _prepare(path: Path, requested: EngineConfig, cache_dir: Path, listener: Loa
         has_gpu=devices.has_gpu,
         is_safe=tested.is_safe,
         plain_from=plain_from_of(header),
-        copies=copies if config.copies_weights and not with_head else (),
+        copies=copies,
     )
     has_found_draft = config.draft_path != requested.draft_path
     plan = plan_load(

@@ -7,17 +7,28 @@ the first prompts of a slow type at half the possible speed or less.
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from contextlib import closing
 from pathlib import Path
 
 from app.engine.load.type_tables import TypeTables, prompt_table, quick_key
+from app.engine.tuning.tune_results import copies_of
 from offload.speed.type_costs import COPY_KINDS, UNQUANTIZED, is_copied, kind_of
 from quantizer.gguf.header import TensorInfo
 from quantizer.gguf.tensor_types import TENSOR_TYPES, WEIGHT_TYPES
 
 _NOTABLE_SHARE = 0.1  # of the weights: copying fewer gains little
 _NOTABLE_WEIGHTS = 32_000_000  # the prompts of smaller models take no time in any type
+
+
+def copies_to_make(
+    tensors: Collection[TensorInfo], cache_dir: Path, n_threads: int, *, is_safe: bool
+) -> tuple[tuple[str, str], ...]:
+    """Return the copies by which prompts of a model with `tensors` gain on this processor, once what was not measured
+    of its types is. Whoever loads a model and whoever tunes it asks here: what was measured with other copies than a
+    load's counts for nothing. Raises EngineError."""
+    measure_prompts(tensors, cache_dir, n_threads, is_safe=is_safe)
+    return copies_of(tensors, cache_dir, n_threads, is_repacked=is_safe)
 
 
 def measure_prompts(tensors: Iterable[TensorInfo], cache_dir: Path, n_threads: int, *, is_safe: bool) -> None:

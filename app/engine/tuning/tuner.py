@@ -23,7 +23,7 @@ import psutil
 
 from app.engine.load.machine_file import model_key
 from app.engine.load.planner import LoadDevices, requested_run
-from app.engine.load.quick_types import measure_prompts
+from app.engine.load.quick_types import copies_to_make
 from app.engine.load.self_test import run_self_test
 from app.engine.load.type_tables import TypeTables, host_key
 from app.engine.messages import EngineConfig
@@ -37,7 +37,6 @@ from app.engine.tuning.tune_results import (
     TuneFile,
     TuneRequest,
     choose,
-    copies_of,
     default_setting,
     plain_from_of,
     tune_key,
@@ -238,15 +237,12 @@ def _prepare(header: Header, n_threads: int, settings: Settings) -> tuple[LoadDe
     is_safe, plain_from = run_self_test(cache_dir).is_safe, plain_from_of(header)  # before llama.cpp is loaded
     devices, tuned = LoadDevices(replace(_CONFIG, uses_gpu=settings.gpu), cache_dir), TuneFile(cache_dir)
     tuned.drop(model_key(header.path))  # the key of earlier versions, which measured in another way
-    # As the first load does, whose default would have other copies else, and take none of these measurements.
-    if not devices.has_gpu:
-        measure_prompts(tensors_of(header), cache_dir, n_threads, is_safe=is_safe)
     default = default_setting(
         n_threads or default_threads(),
         has_gpu=devices.has_gpu,
         extra_buffers_are_safe=is_safe,
         plain_from=plain_from,
-        copies=copies_of(tensors_of(header), cache_dir, n_threads, is_repacked=is_safe),
+        copies=() if devices.has_gpu else copies_to_make(tensors_of(header), cache_dir, n_threads, is_safe=is_safe),
     )
     first = first_settings(
         default,

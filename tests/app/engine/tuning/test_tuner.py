@@ -6,6 +6,7 @@ from types import SimpleNamespace
 
 import pytest
 
+from app.engine.load import quick_types
 from app.engine.tuning import tuner
 from app.engine.tuning.tune_results import RuntimeSettings, SpeedMeasurement
 from app.engine.tuning.tuner import first_settings, refinements, undisturbed
@@ -77,11 +78,11 @@ def test_what_is_tuned_before_the_first_load_has_the_copies_that_a_load_finds(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     """A load measures the types of its model first; a default with other copies would not count for it."""
-    is_measured: list[bool] = []
     monkeypatch.setattr(tuner, "run_self_test", lambda _: SimpleNamespace(is_safe=True))
     monkeypatch.setattr(tuner, "LoadDevices", lambda *_: SimpleNamespace(has_gpu=False))
-    monkeypatch.setattr(tuner, "measure_prompts", lambda *_, **__: is_measured.append(True))
-    monkeypatch.setattr(tuner, "copies_of", lambda *_, **__: (("Q6_K", "F16"),) if is_measured else ())
+    is_measured: list[bool] = []
+    monkeypatch.setattr(quick_types, "measure_prompts", lambda *_, **__: is_measured.append(True))
+    monkeypatch.setattr(quick_types, "copies_of", lambda *_, **__: (("Q6_K", "F16"),) if is_measured else ())
     header = read_header(tiny_llama(tmp_path / "tiny.gguf"))
     _, _, (default, *_) = tuner._prepare(header, 0, Settings(cache_dir=tmp_path / "cache"))
     assert default.copies == (("Q6_K", "F16"),)
