@@ -31,6 +31,8 @@ CHATS = "chats, drafts and prompt history"
 ATTACHED = "pictures and sounds of chats"
 REPLACED = "former contents of files that tools changed"
 CORPORA = "corpus"  # the folder of the texts that drafts are looked up in
+# Of the cache: a folder for each model or project in it, and in that files named after conversations.
+CONVERSATION_FOLDERS = ("prefix", "media", CORPORA)
 _DATA, _CACHE = "data_dir", "cache_dir"
 _IN_USE = "in-use-"
 _MOST_START_BYTES = 100
@@ -77,8 +79,8 @@ _OURS = (
         "models",
     ),
     *("attachments", "file-history", "checkpoints", "welcome-seen", "config.toml"),
-    *("prefix", "media", CORPORA, "service.log", "service-*.lock", "crash-*.txt", "imatrix", "sensitivity"),
-    *("layers", "run"),
+    *CONVERSATION_FOLDERS,
+    *("service.log", "service-*.lock", "crash-*.txt", "imatrix", "sensitivity", "layers", "run"),
     *(
         "index.db*",
         "first_prompts.json",
@@ -127,7 +129,7 @@ def remove_files(files: PrivateFiles) -> None:
     for folder in {path.parent for path in files.paths}:
         with explained(f"{folder} cannot be written", "Check its disk."), contextlib.suppress(FileNotFoundError):
             sync_folder(folder)
-        if folder.parent.name in ("prefix", "media", CORPORA, "attachments", "file-history"):
+        if folder.parent.name in (*CONVERSATION_FOLDERS, "attachments", "file-history"):
             with contextlib.suppress(OSError):  # not empty
                 folder.rmdir()
 
@@ -143,7 +145,7 @@ def remove_prefixes(cache_dir: Path, keys: Iterable[str]) -> PrivateFiles:
     sounds and the texts of their files, and return what was removed. Those of former versions go with the first: they
     do not say whose they are. Raises StorageError."""
     names = {conversation_name(key) for key in keys}
-    found = tuple(_found(cache_dir, ("prefix/*/*", "media/*/*", f"{CORPORA}/*/*"))) if names else ()
+    found = tuple(_found(cache_dir, tuple(f"{name}/*/*" for name in CONVERSATION_FOLDERS))) if names else ()
     is_theirs = {path: path.name.partition("-")[2] in {"", *names} and path.suffix != ".tmp" for path in found}
     paths = tuple(path for path in found if is_theirs[path])
     files = PrivateFiles("saved prefixes", paths, sum(map(_n_bytes, paths)))

@@ -24,7 +24,7 @@ from app.library.local.model_sampling import generation_config_path
 from app.library.local.recipe import recipe_path
 from app.library.local.resolve import BUILT_IN, available
 from app.protocol.library import RemovalResult
-from app.settings.private_files import CORPORA
+from app.settings.private_files import CONVERSATION_FOLDERS
 from app.settings.settings import Settings
 from quantizer.gguf.file_names import (
     head_rank,
@@ -228,14 +228,15 @@ def _abandoned_folders() -> Iterator[StaleFiles]:
 
 def _unfinished_files(cache: Path) -> Iterator[StaleFiles]:
     """Yield files of the cache that are named after a process that has ended."""
-    for path in sorted_glob(cache, ".*.tmp", "prefix/*/.*.tmp", "media/*/.*.tmp", f"{CORPORA}/*/.*.tmp"):
+    for path in sorted_glob(cache, ".*.tmp", *(f"{name}/*/.*.tmp" for name in CONVERSATION_FOLDERS)):
         if (writer := writer_of(path)) and not is_process_alive(writer):
             yield StaleFiles("unfinished file", (path,), _n_bytes(path))
 
 
 def _old_conversations(cache: Path, max_bytes: int) -> Iterator[StaleFiles]:
     n_bytes = 0
-    for path in sorted(sorted_glob(cache, "prefix/*/*", "media/*/*", f"{CORPORA}/*/*"), key=last_use_s, reverse=True):
+    files = sorted_glob(cache, *(f"{name}/*/*" for name in CONVERSATION_FOLDERS))
+    for path in sorted(files, key=last_use_s, reverse=True):
         n_bytes += 0 if path.suffix == ".tmp" else _n_bytes(path)
         if n_bytes > max_bytes and path.suffix != ".tmp":
             yield StaleFiles("saved conversation", (path,), _n_bytes(path))
