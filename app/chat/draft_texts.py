@@ -55,8 +55,10 @@ async def keep_file_texts(chat: ChatState) -> None:
     """Let the engine keep the texts of the shown branch that it was not told of yet, after an answer. A failure is
     logged, and those texts are not sent again."""
     corpus = chat.draft_corpus
+    if not corpus:
+        return
     texts = [text for text in file_texts(chat.conversation.branch) if (corpus, hash(text)) not in chat.kept_texts]
-    if not corpus or not texts:
+    if not texts:
         return
     chat.kept_texts.update((corpus, hash(text)) for text in texts)
     try:

@@ -162,8 +162,8 @@ class TextCorpora:
         self._lock = threading.Lock()  # guards what follows
         # By owner and project, with the digests of the texts; the one used last at the end.
         self._indexes: dict[tuple[str, str], tuple[frozenset[str], CorpusIndex]] = {}
-        self._n_cleared = self._n_waiting = 0
-        self._waiting: queue.SimpleQueue[tuple[str, str] | None] = queue.SimpleQueue()
+        self._n_cleared = 0
+        self._waiting: queue.Queue[tuple[str, str] | None] = queue.Queue()
         self._closing = threading.Event()
         self._thread: threading.Thread | None = None
 
@@ -174,8 +174,6 @@ class TextCorpora:
         if self._thread is None:
             self._thread = threading.Thread(target=self._make_indexes, name="corpus", daemon=True)
             self._thread.start()
-        with self._lock:
-            self._n_waiting += 1
         self._waiting.put((owner, project))
 
     def index_of(self, owner: str, project: str) -> CorpusIndex | None:
@@ -209,8 +207,7 @@ class TextCorpora:
                 os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), _NICENESS)
         while (place := self._waiting.get()) is not None and not self._closing.is_set():
             self._make_index(*place)
-            with self._lock:
-                self._n_waiting -= 1
+            self._waiting.task_done()
 
     def _make_index(self, owner: str, project: str) -> None:
         name, place = corpus_name(owner, project), (owner, project)

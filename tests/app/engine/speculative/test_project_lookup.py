@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import threading
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -45,8 +44,7 @@ def keep(folder: Path, project: str, *texts: str, owner: str = MINE, chat: str =
 def prepared(corpora: TextCorpora, project: str, owner: str = MINE) -> CorpusIndex | None:
     """Return the index of a project once everything that was asked for before has been made."""
     corpora.prepare(owner, project)
-    while corpora._n_waiting:
-        time.sleep(0.001)
+    corpora._waiting.join()
     return corpora.index_of(owner, project)
 
 
