@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -49,8 +48,7 @@ def written(prompt: str) -> str:
 def prepare(corpora: TextCorpora, folder: Path, *texts: str) -> None:
     keep_texts(folder, corpus_name(OWNER, PROJECT), "chat", texts)
     corpora.prepare(OWNER, PROJECT)
-    while corpora._n_waiting:
-        time.sleep(0.001)
+    corpora._waiting.join()
 
 
 def test_an_answer_that_quotes_a_text_of_the_project_takes_fewer_steps(corpora: TextCorpora, tmp_path: Path) -> None:
@@ -70,8 +68,7 @@ def test_the_texts_are_read_when_a_request_arrives(corpora: TextCorpora, tmp_pat
     keep_texts(tmp_path, corpus_name(OWNER, PROJECT), "chat", ["a text of this project"])
     engine = engine_of(Record(), corpora)
     engine.submit(request("a", "Quote it: ", corpus=PROJECT))
-    while corpora._n_waiting:
-        time.sleep(0.001)
+    corpora._waiting.join()
     assert corpora.index_of(OWNER, PROJECT) is not None
     engine.close()
 
