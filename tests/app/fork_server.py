@@ -17,6 +17,7 @@ import gc
 import importlib
 import inspect
 import json
+import logging
 import os
 import runpy
 import signal
@@ -133,7 +134,8 @@ def _serve(door: socket.socket) -> NoReturn:
         kept, nothing = os.dup2(door.detach(), 3), os.open(os.devnull, os.O_RDWR)
         for number in range(3):
             os.dup2(nothing, number)
-        os.closerange(4, os.sysconf("SC_OPEN_MAX"))
+        _leave_files(kept=(0, 1, 2, kept))
+        logging.getLogger().handlers.clear()  # pytest's, which would keep what a child logs
         for name in _IMPORTS:
             importlib.import_module(name)
         gc.freeze()
@@ -147,6 +149,14 @@ def _serve(door: socket.socket) -> NoReturn:
         status = 0
     finally:
         os._exit(status)
+
+
+def _leave_files(kept: Sequence[int]) -> None:
+    """Put the null device in place of each open file but those `kept`. Objects of the process that was forked, as a
+    handler of logs, still stand for these numbers: they would write into what gets a number next, or close it."""
+    nothing = os.open(os.devnull, os.O_RDWR)
+    for number in {int(each.name) for each in Path("/proc/self/fd").iterdir()}.difference(kept, [nothing]):
+        os.dup2(nothing, number, inheritable=False)
 
 
 def _fork_twice(request: Mapping[str, Any], files: Sequence[int]) -> int:
@@ -177,7 +187,7 @@ def _run(request: Mapping[str, Any], files: Sequence[int]) -> NoReturn:
         _prctl(_PR_SET_NAME, b"python")
         for number, standard in enumerate(files):
             os.dup2(standard, number)
-        os.closerange(3, os.sysconf("SC_OPEN_MAX"))
+        _leave_files(kept=(0, 1, 2))
         if request["is_session"]:
             os.setsid()
         os.chdir(request["folder"])

@@ -103,6 +103,22 @@ print(os.getppid(), os.getsid(0), os.getcwd(), os.environ.get("GIVEN"), flush=Tr
 sys.stdin.read()
 sys.exit(3)
 """
+# A test's process has a handler of logs and an open file, which its children drop.
+_HOLDS_FILES = f"""
+import builtins, logging, subprocess
+logging.getLogger().addHandler(logging.FileHandler(cache / "log"))
+builtins.held = open(cache / "held", "w")
+fork_server.begin()
+sys.exit({_START}.wait())
+"""
+_OPENS_FILES = """
+import builtins, logging, os, sys
+numbers = [os.open(os.path.join(sys.argv[1], "own"), os.O_RDWR | os.O_CREAT) for _ in range(20)]
+logging.getLogger().warning("into a file of the child")
+del builtins.held
+for number in numbers:
+    assert os.fstat(number).st_size == 0
+"""
 
 
 def _ran(folder: Path, script: str, job: str) -> tuple[int, str]:
@@ -127,3 +143,8 @@ def test_a_job_imports_what_another_thread_was_importing_when_it_was_forked(tmp_
 
 def test_a_forked_process_is_a_child_with_its_own_session_folder_environment_and_status(tmp_path: Path) -> None:
     assert _ran(tmp_path, _STARTS_AND_KILLS, _TELLS) == (0, "")
+
+
+def test_what_a_forked_process_inherited_touches_none_of_the_files_it_opens(tmp_path: Path) -> None:
+    returned, said = _ran(tmp_path, _HOLDS_FILES, _OPENS_FILES)
+    assert (returned, said) == (0, "into a file of the child\n"), said  # by the handler of last resort
