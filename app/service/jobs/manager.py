@@ -76,6 +76,7 @@ class JobManager:
         self._waiting: dict[str, JobOptions] = {}
         self._runs: dict[str, JobRun] = {}
         self._tasks: dict[str, asyncio.Task[None]] = {}
+        self._yielding: set[str] = set()  # that were interrupted for others, and go on behind these
         self._saved_s: dict[str, float] = {}
         self._copies: dict[QuantizeOptions, asyncio.Task[None]] = {}  # that were wanted
         self._subscriptions = Subscriptions(self._notify_if_idle)
@@ -164,6 +165,7 @@ class JobManager:
         """Cancel a queued or running job; one that has ended stays as it is. Raises RefusedError."""
         job = self.find(job_id)
         if job_id in self._runs:
+            self._yielding.discard(job_id)
             self._runs[job_id].cancel()
         elif self._waiting.pop(job_id, None):
             self._update(replace(job, state="cancelled", ended_s=time.time()))
@@ -222,13 +224,28 @@ class JobManager:
             self._runs[job_id] = JobRun(job, options, self.settings, self._command, log, self._update, self.batch_key)
             self._tasks[job_id] = asyncio.create_task(self._run(job_id))
             self._on_work()
+        self._interrupt_background()
         self._notify_if_idle()
+
+    def _interrupt_background(self) -> None:
+        """Interrupt the jobs nobody waits for, where one that somebody waits for needs what they have."""
+        wanted = {each for job in self._waiting.values() if not is_background(job) for each in resources_of(job)}
+        for job_id, run in self._runs.items():
+            if job_id not in self._yielding and is_background(run.options) and wanted & resources_of(run.options):
+                self._yielding.add(job_id)
+                run.cancel()
 
     async def _run(self, job_id: str) -> None:
         ended = await self._runs[job_id].to_end()
-        del self._runs[job_id], self._tasks[job_id]
+        options = self._runs.pop(job_id).options
+        del self._tasks[job_id]
+        yields = job_id in self._yielding
+        self._yielding.discard(job_id)
         if ended.state == "interrupted":
             self._update(_interrupted(ended))
+            return
+        if yields and ended.state == "cancelled":  # else it ended first
+            self._enqueue(replace(ended, state="queued", ended_s=None, message="Goes on after other jobs"), options)
             return
         self._update(ended)
         self._start_waiting()

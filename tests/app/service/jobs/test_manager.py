@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import shutil
 import sys
 from collections import Counter
 from collections.abc import AsyncIterator, Callable
@@ -29,6 +30,10 @@ from app.settings.settings import Settings
 PROGRAM = """
 import json, os, sys, time
 word = sys.argv[-1]
+if any("slow.gguf" in argument for argument in sys.argv):  # what is copied at its second start
+    begun = os.path.exists("../slow")
+    open("../slow", "a").close()
+    word = "copied" if begun else "wait"
 with open("../order", "a") as order:
     order.write(word + "\\n")
 print(json.dumps({"event": "step", "title": word, "unit": "steps", "n_done": 1, "n_total": 2, "per_s": 0,
@@ -79,6 +84,7 @@ def _n_descriptors() -> int:
     return len(list(folder.iterdir())) if folder.exists() else 0
 
 
+@pytest.mark.slow
 async def test_fifty_waiting_jobs_start_in_order_and_leak_no_descriptor(opened: Opened, tmp_path: Path) -> None:
     async with opened() as jobs:
         await end_of(jobs, await jobs.start(TuneOptions(model="first")))
@@ -360,6 +366,31 @@ async def test_a_copy_that_drafts_is_made_behind_all_other_jobs_and_once(
     order = (tmp_path / "order").read_text().split()
     assert order[:2] == ["wait", "later"]
     assert len(order) == 3
+
+
+@pytest.mark.parametrize("is_cancelled", [False, True])
+async def test_a_copy_that_is_made_stops_for_a_job_that_somebody_waits_for_and_goes_on_after_it(
+    opened: Opened, tmp_path: Path, tiny_model: Path, is_cancelled: bool
+) -> None:
+    slow = tmp_path / "slow.gguf"
+    shutil.copy(tiny_model, slow)
+    async with opened() as jobs:
+        jobs.start_copy(slow, "Q2_K")
+        await asyncio.gather(*jobs._copies.values())
+        (copy,) = jobs.all
+        await running(jobs, copy)
+        pull = await jobs.start(PullOptions(reference="some/model"))  # needs nothing that the copy has
+        assert (await end_of(jobs, pull)).state == "done"
+        assert jobs.find(copy.id).state == "running"
+        asked = await jobs.start(TuneOptions(model="asked"))
+        if is_cancelled:
+            jobs.cancel(copy.id)
+        assert (await end_of(jobs, asked)).state == "done"
+        copy = await end_of(jobs, copy)
+        assert copy.state == ("cancelled" if is_cancelled else "done")
+        assert copy.error is None
+    order = (tmp_path / "order").read_text().split()
+    assert [order[0], *order[2:]] == ["wait", "asked", *([] if is_cancelled else ["copied"])]
 
 
 async def test_a_copy_that_was_cancelled_is_not_made_by_itself_again(opened: Opened, tiny_model: Path) -> None:
