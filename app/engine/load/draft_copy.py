@@ -39,7 +39,7 @@ def copy_metadata(model: Path) -> dict[str, str]:
     return {_OF: fingerprint(model), _FROM: str(model)}
 
 
-def copies_of(model: Path, cache_dir: Path) -> list[Path]:
+def draft_copies_of(model: Path, cache_dir: Path) -> list[Path]:
     """Return the files of copies of `model`, the newest first; none for a model that is gone."""
     try:
         found = sorted_glob(cache_dir / FOLDER, f"{fingerprint(model)}-*.gguf")
@@ -60,7 +60,7 @@ def read_copy(path: Path, model: Path) -> Header:
 def find_copy(model: Path, cache_dir: Path) -> tuple[Path | None, tuple[str, ...]]:
     """Return the newest copy of `model` that can be used, and why newer ones were passed over."""
     passed_over: list[str] = []
-    for path in copies_of(model, cache_dir):
+    for path in draft_copies_of(model, cache_dir):
         try:
             read_copy(path, model)
         except UserError as error:

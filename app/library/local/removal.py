@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from app.engine.load.draft_copy import FOLDER as COPIES
-from app.engine.load.draft_copy import copies_of, source_of
+from app.engine.load.draft_copy import draft_copies_of, source_of
 from app.engine.load.machine_file import fingerprint
 from app.library.local.model_files import MAX_FOLDERS, ModelRef, is_model_file, parts_of
 from app.library.local.model_sampling import generation_config_path
@@ -63,7 +63,7 @@ def plan_removal(
     beside = (recipe_path(ref.path), generation_config_path(ref.path))
     files = (*parts_of(ref.path), *beside, *_heads_without(ref.path, leaving))
     if cache_dir is not None and not ref.path.is_symlink() and ref.path.exists() and ref.path.stat().st_nlink == 1:
-        files += tuple(copies_of(ref.path, cache_dir))
+        files += tuple(draft_copies_of(ref.path, cache_dir))
     paths = tuple(path for path in files if os.path.lexists(path))
     # A link, and a file that has other names, frees nothing.
     statuses = [path.lstat() for path in paths]

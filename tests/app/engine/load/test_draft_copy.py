@@ -17,9 +17,9 @@ from app.engine.load import auxiliary_models
 from app.engine.load.auxiliary_models import LoadPlan, plan_load, with_found_draft
 from app.engine.load.draft_copy import (
     CopyRecords,
-    copies_of,
     copy_metadata,
     copy_path,
+    draft_copies_of,
     find_copy,
     is_copy,
     source_of,
@@ -63,7 +63,7 @@ def test_the_newest_copy_of_a_model_is_found_wherever_the_model_is(tmp_path: Pat
     assert find_copy(model.rename(tmp_path / "moved.gguf"), tmp_path) == (newer, ())
     newer.unlink()
     assert find_copy(tmp_path / "moved.gguf", tmp_path) == (older, ())
-    assert copies_of(tmp_path / "gone.gguf", tmp_path) == []
+    assert draft_copies_of(tmp_path / "gone.gguf", tmp_path) == []
 
 
 def test_a_copy_says_whose_it_is(tmp_path: Path, model: Path) -> None:
@@ -196,6 +196,7 @@ def test_a_single_step_is_measured_and_leaves_the_backend_empty() -> None:
 # With llama.cpp
 
 
+@pytest.mark.slow
 def test_greedy_answers_with_a_copy_are_those_without_and_it_is_often_right(tmp_path: Path) -> None:
     script = Path(__file__).with_name("real_draft.py")
     copy = copied(GUIDE, tmp_path)
