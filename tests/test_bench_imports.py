@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+pytestmark = pytest.mark.slow
+
 _ROOT = Path(__file__).parents[1]
 _OURS = ("app", "assets", "offload", "quantizer", "tests", "tui")
 _NOT_INSTALLED = ("torch", "transformers")  # of the dependency group `train`

@@ -50,6 +50,7 @@ def _written(tmp_path: Path, *faults: Fault) -> tuple[list[str], list[Call]]:
     return done.stdout.splitlines(), injector.end()
 
 
+@pytest.mark.slow
 @POSSIBLE
 def test_without_a_fault_each_call_under_the_root_is_counted_across_processes(tmp_path: Path) -> None:
     lines, calls = _written(tmp_path)
@@ -60,6 +61,7 @@ def test_without_a_fault_each_call_under_the_root_is_counted_across_processes(tm
     assert [call.kind for call in calls].count("fork") == 1
 
 
+@pytest.mark.slow
 @POSSIBLE
 def test_the_nth_call_fails_with_its_error_and_the_next_does_not(tmp_path: Path) -> None:
     lines, calls = _written(tmp_path, Fault("write", 2, errno.ENOSPC), Fault("rename", 1, errno.EROFS))
@@ -70,6 +72,7 @@ def test_the_nth_call_fails_with_its_error_and_the_next_does_not(tmp_path: Path)
     ]
 
 
+@pytest.mark.slow
 @POSSIBLE
 def test_a_fault_that_lasts_is_met_by_all_later_calls_and_by_no_file_elsewhere(tmp_path: Path) -> None:
     lines, calls = _written(tmp_path, Fault("create", 3, errno.EMFILE, lasts=True), Fault("fork", 1, errno.EAGAIN))

@@ -86,6 +86,7 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> zipfile.ZipFile:
     return zipfile.ZipFile(path)
 
 
+@pytest.mark.slow
 def test_the_wheel_has_what_runs(wheel: zipfile.ZipFile) -> None:
     names = set(wheel.namelist())
     needed = ["guide/guide-Q8_0.gguf", "catalogue.toml", "text/calibration.txt", "llama_build/LocalllmLlama.cmake"]
@@ -107,6 +108,7 @@ def test_the_version_of_the_wheel_is_the_programs(wheel: zipfile.ZipFile) -> Non
     assert f"\nVersion: {app.__version__}\n" in described
 
 
+@pytest.mark.slow
 def test_a_release_names_the_repository_that_builds_it(tmp_path: Path) -> None:
     pytest.importorskip("hatchling")
     here = {"GITHUB_SERVER_URL": "https://example.org", "GITHUB_REPOSITORY": "somebody/localllm"}

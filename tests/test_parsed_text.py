@@ -130,10 +130,12 @@ def _all_unguarded() -> list[str]:
     ]
 
 
+@pytest.mark.slow
 def test_whoever_parses_foreign_text_expects_that_it_is_nested_too_deep() -> None:
     assert sorted(set(_all_unguarded()) - _EXCEPTED.keys()) == []
 
 
+@pytest.mark.slow
 def test_each_exception_is_needed() -> None:
     assert sorted(_EXCEPTED.keys() - set(_all_unguarded())) == []
 

@@ -38,6 +38,7 @@ def _run(*arguments: str, planted: str = "") -> subprocess.CompletedProcess[str]
     )
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(sys.platform == "win32", reason="the loop is that of Unix")
 def test_worlds_keep_every_promise_and_a_seed_is_the_same_world_each_time() -> None:
     ran = [_run("--worlds", "3", "--seed", "1", "--trace") for _ in range(2)]
@@ -48,6 +49,7 @@ def test_worlds_keep_every_promise_and_a_seed_is_the_same_world_each_time() -> N
     assert digests[0] == digests[1]
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(sys.platform == "win32", reason="the loop is that of Unix")
 def test_worlds_whose_power_fails_keep_what_was_acknowledged() -> None:
     ran = [_run("--worlds", "3", "--seed", "1", "--power", "--trace") for _ in range(2)]
@@ -82,6 +84,7 @@ def _after_failures(root: Path, begin: Callable[[Power], object]) -> Counter[str
     return left
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(sys.platform == "win32", reason="it has no numbers of files")
 def test_a_failure_of_the_power_leaves_what_was_synced_and_some_of_the_rest(tmp_path: Path) -> None:
     path = tmp_path / "a"
@@ -138,6 +141,7 @@ def test_a_folder_that_was_not_synced_takes_what_was_synced_in_it(tmp_path: Path
     assert min(left[False], left[True]) > 5
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(sys.platform == "win32", reason="it has no numbers of files")
 def test_a_database_loses_the_last_of_its_commits_or_none_and_is_sound(tmp_path: Path) -> None:
     left = Counter[int]()

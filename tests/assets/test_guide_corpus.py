@@ -37,6 +37,7 @@ def test_held_out_questions_name_known_topics() -> None:
     assert names <= {*read_topics(), "beyond"}
 
 
+@pytest.mark.slow
 def test_held_out_questions_are_no_phrasing_of_the_corpus() -> None:
     asked = {_plain(text) for topic in read_topics().values() for p in set(topic.patterns) for text in _expansions(p)}
     rng, beyond = random.Random(1), read_beyond()

@@ -39,6 +39,7 @@ def planned(machine: Machine, compute_gib: float) -> tuple[PlacementPlan, list[L
     return dry_plan(model, QUESTION, machine, expected_rates(machine), dry_run), asked
 
 
+@pytest.mark.slow
 def test_a_plan_that_a_dry_run_confirms_has_the_bytes_of_the_dry_run() -> None:
     found, asked = planned(with_free(TWO_CARDS, 6, 6), 0.25)
     assert len(asked) == 1
@@ -46,6 +47,7 @@ def test_a_plan_that_a_dry_run_confirms_has_the_bytes_of_the_dry_run() -> None:
     assert {share.compute_bytes for share in found.assessment.shares} == {GIB // 4}
 
 
+@pytest.mark.slow
 def test_where_more_is_computed_in_than_there_is_room_for_fewer_layers_go_there() -> None:
     machine = with_free(TWO_CARDS, 4, 4)
     lean, _ = planned(machine, 0.1)
@@ -77,6 +79,7 @@ def test_what_will_not_run_is_left_to_the_processor(compute_gib: float) -> None:
     assert parameters_of(found.assessment) == ON_HOST
 
 
+@pytest.mark.slow
 def test_scores_that_a_dry_run_leaves_to_gpus_are_the_processors_where_the_cache_is_there() -> None:
     machine = with_free(TWO_CARDS, 1.5, 1.5)
 

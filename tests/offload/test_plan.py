@@ -79,6 +79,7 @@ def told(found: PlacementPlan) -> list[str]:
     return lines
 
 
+@pytest.mark.slow
 def test_plans_for_known_machines_are_as_written_down() -> None:
     lines = []
     for name, file_type in MODELS:
@@ -97,6 +98,7 @@ def test_plans_for_known_machines_are_as_written_down() -> None:
     assert text == GOLDEN.read_text(encoding="utf-8")
 
 
+@pytest.mark.slow
 def test_the_cost_of_a_partial_fit_is_one_sentence_with_its_numbers() -> None:
     machine = MACHINES["RTX 3060 12 GB, 32 GB RAM"]
     card = replace(machine.gpus[0], free_bytes=4 * GIB)
@@ -106,6 +108,7 @@ def test_the_cost_of_a_partial_fit_is_one_sentence_with_its_numbers() -> None:
     assert "% of the bytes are read at 45 GB/s instead of 360." in found.warnings[0]
 
 
+@pytest.mark.slow
 def test_remedies_come_with_the_fastest_first_and_each_one_helps() -> None:
     machine = MACHINES["RTX 3060 12 GB, 32 GB RAM"]
     card = replace(machine.gpus[0], free_bytes=6 * GIB)
@@ -116,6 +119,7 @@ def test_remedies_come_with_the_fastest_first_and_each_one_helps() -> None:
     assert turns_s[-1] < found.assessment.turn_s
 
 
+@pytest.mark.slow
 def test_what_is_assumed_of_a_gpu_that_computes_prompts_is_said_and_what_was_measured_is_not() -> None:
     machine = MACHINES["RTX 3060 12 GB, 32 GB RAM"]
     card = replace(machine.gpus[0], free_bytes=3 * GIB)
@@ -180,6 +184,7 @@ def test_a_cache_that_the_model_cannot_have_is_refused() -> None:
         planned("deepseek-v2-lite", "Q4_K_M", MACHINES["RTX 4090, 64 GB RAM"], question)
 
 
+@pytest.mark.slow
 def test_a_gpu_that_does_not_tell_its_memory_gets_nothing_and_a_sentence() -> None:
     machine = MACHINES["RTX 4090, 64 GB RAM"]
     silent = replace(machine.gpus[0], name="Vulkan0", total_bytes=0, free_bytes=0)
@@ -188,6 +193,7 @@ def test_a_gpu_that_does_not_tell_its_memory_gets_nothing_and_a_sentence() -> No
     assert any("The memory of Vulkan0 is unknown" in warning for warning in found.warnings)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("vram", "ram", "n_ctx"),
     [(0, 0, 0), (1, 1, 1), (1 << 60, 1 << 60, 1 << 30), (0, 1 << 62, 1 << 30), (1 << 62, 0, 512), (24 * GIB, 1, 8192)],

@@ -78,6 +78,7 @@ def _with_exponents(file: Path) -> list[str]:
     return [f"{file}:{part.lineno}" for part, spec in specs if spec.rstrip("'\"")[-1:] in "eEgG"]
 
 
+@pytest.mark.slow
 def test_no_figure_that_people_read_is_formatted_with_an_exponent() -> None:
     files = [file for room in ("app", "offload", "quantizer", "tui") for file in sorted((ROOT / room).rglob("*.py"))]
     read = [file for file in files if file.relative_to(ROOT).as_posix() not in _ALLOWED]

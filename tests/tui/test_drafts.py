@@ -30,6 +30,7 @@ async def test_a_draft_is_on_the_disk_while_the_app_still_runs(open_app, tmp_pat
         await user.until(lambda: _draft(tmp_path) == "half a ques", "kept")
 
 
+@pytest.mark.slow
 async def test_a_draft_is_there_again_after_quitting_at_once(open_app, tmp_path):
     async with SqliteChatRepository(tmp_path) as repository, open_app(ScriptedClient(), repository=repository) as user:
         await user.sees("ready")
@@ -42,6 +43,7 @@ async def test_a_draft_is_there_again_after_quitting_at_once(open_app, tmp_path)
         assert _prompt(user) == "to be continued, now"
 
 
+@pytest.mark.slow
 async def test_attachments_of_a_draft_are_restored_after_quitting_and_sent(open_app, tmp_path):
     notes = "\n".join(f"{number}. Buy milk." for number in range(20))
     async with SqliteChatRepository(tmp_path) as repository, open_app(ScriptedClient(), repository=repository) as user:
@@ -80,6 +82,7 @@ async def test_attachments_of_a_draft_stay_with_its_chat_until_removed(open_app,
         assert store.drafts.get(1).is_empty
 
 
+@pytest.mark.slow
 async def test_each_chat_has_its_own_draft(open_app, tmp_path):
     async with SqliteChatRepository(tmp_path) as repository, open_app(ScriptedClient(), repository=repository) as user:
         await user.asks("the first chat")

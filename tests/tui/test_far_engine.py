@@ -37,6 +37,7 @@ def sit_down(engine: FarEngine, tmp_path: Path, user_of):
     return opened
 
 
+@pytest.mark.slow
 async def test_a_failure_of_the_engine_shows_its_own_message_and_the_next_question_is_answered(engine, sit_down):
     async with sit_down() as user:
         engine.failure = (500, "CUDA out of memory")

@@ -32,6 +32,7 @@ _FIELDS = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("opening", "seen", "keys"), [row[1:] for row in _FIELDS], ids=[row[0] for row in _FIELDS])
 async def test_a_word_in_one_burst_with_the_key_that_opens_its_field_arrives_whole(
     open_app, tmp_path, opening, seen, keys
@@ -48,6 +49,7 @@ async def test_a_word_in_one_burst_with_the_key_that_opens_its_field_arrives_who
         )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("keys", "typed"),
     [("f6 slash", "delta"), ("f5 slash", "delta"), ("f5 ctrl+f", "delta"), ("f6 ctrl+p", "delta")],
@@ -61,6 +63,7 @@ async def test_a_screen_that_is_opened_for_the_first_time_in_the_same_burst_lose
         )
 
 
+@pytest.mark.slow
 async def test_a_field_that_closes_by_enter_leaves_the_keys_behind_it_to_the_list(open_app, tmp_path):
     repository = SqliteChatRepository(tmp_path / "data")
     async with repository, open_app(client_with_models(), repository=repository) as user:
@@ -75,6 +78,7 @@ async def test_a_field_that_closes_by_enter_leaves_the_keys_behind_it_to_the_lis
         await user.until(lambda: getattr(user.app.focused, "value", "") == "lions", "letters were lost")
 
 
+@pytest.mark.slow
 async def test_a_query_and_enter_in_one_burst_with_the_palette_run_what_was_typed(open_app):
     async with open_app(client_with_models()) as user:
         await user.sees("ready")
@@ -84,6 +88,7 @@ async def test_a_query_and_enter_in_one_burst_with_the_palette_run_what_was_type
         await user.until(lambda: user.app.current_mode == "chat", "not opened")
 
 
+@pytest.mark.slow
 async def test_a_form_takes_each_value_of_a_burst_into_its_own_field(open_app):
     async with open_app(client_with_models(), size=(100, 40)) as user:
         await user.sees("ready")

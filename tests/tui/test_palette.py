@@ -18,6 +18,7 @@ async def _searches(user, typed: str) -> None:
     await user.types(typed)
 
 
+@pytest.mark.slow
 async def test_a_word_of_commands_finds_these_alone_and_scattered_letters_where_there_is_no_such_word(open_app):
     async with open_app(client_with_models(), size=(100, 30)) as user:
         await user.sees("ready")
@@ -29,6 +30,7 @@ async def test_a_word_of_commands_finds_these_alone_and_scattered_letters_where_
         await user.sees("Select the message above")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("screen", ["", "f9"])
 async def test_a_command_of_another_screen_is_found_and_its_key_named(open_app, screen):
     async with open_app(client_with_models()) as user:
@@ -39,6 +41,7 @@ async def test_a_command_of_another_screen_is_found_and_its_key_named(open_app, 
         await user.sees("qwen3-0.6b-Q8_0", "Q: quantize")
 
 
+@pytest.mark.slow
 async def test_a_command_of_the_chat_is_run_from_another_screen(open_app):
     async with open_app(ScriptedClient()) as user:
         await user.presses("f10")
@@ -49,6 +52,7 @@ async def test_a_command_of_the_chat_is_run_from_another_screen(open_app):
         await user.sees("No system prompt is set.")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("typed", "seen"), [("models", "elsewhere 1"), ("bye", "Quit")])
 async def test_screens_and_words_of_other_programs_are_found(open_app, typed, seen):
     async with open_app(client_with_models()) as user:
@@ -59,6 +63,7 @@ async def test_screens_and_words_of_other_programs_are_found(open_app, typed, se
         await user.sees(seen)
 
 
+@pytest.mark.slow
 async def test_a_local_model_is_found_and_chosen(open_app):
     client = client_with_models()
     async with open_app(client) as user:
@@ -69,6 +74,7 @@ async def test_a_local_model_is_found_and_chosen(open_app):
         await user.until(lambda: client.loads[-1:] == ["/data/models/org/qwen/qwen3-0.6b-Q8_0.gguf"], "not loaded")
 
 
+@pytest.mark.slow
 async def test_a_stored_chat_is_found_by_its_words_and_opened(open_app, tmp_path):
     repository = SqliteChatRepository(tmp_path / "data")
     async with repository, open_app(ScriptedClient(), repository=repository) as user:
@@ -82,6 +88,7 @@ async def test_a_stored_chat_is_found_by_its_words_and_opened(open_app, tmp_path
         await user.sees("▌ Where do zebras sleep?", "Hello.")
 
 
+@pytest.mark.slow
 async def test_a_setting_is_found_and_selected(open_app):
     async with open_app(ScriptedClient()) as user:
         await _searches(user, "parallel")
@@ -91,6 +98,7 @@ async def test_a_setting_is_found_and_selected(open_app):
         await user.until(lambda: user.app.screen.table.setting_name == "parallel", "not selected")
 
 
+@pytest.mark.slow
 async def test_without_a_service_everything_else_is_found(open_app):
     client = client_with_models()
 
@@ -103,6 +111,7 @@ async def test_without_a_service_everything_else_is_found(open_app):
         await user.sees("Models: Quantize")
 
 
+@pytest.mark.slow
 async def test_markup_in_the_name_of_a_model_is_text(open_app):
     client = client_with_models()
     client.library.here[0:0] = [type(client.library.here[0])(id="[red]x[/", where="library", path="/m", n_bytes=1)]
@@ -129,6 +138,7 @@ def test_what_has_nothing_of_the_typed_letters_is_not_found():
     assert rate(PaletteEntry("Quit", "", print), " ", 0.0) == 0
 
 
+@pytest.mark.slow
 async def test_what_was_chosen_last_comes_first_in_the_next_palette(open_app):
     async with open_app(ScriptedClient()) as user:
         await _searches(user, "parallel")
@@ -141,6 +151,7 @@ async def test_what_was_chosen_last_comes_first_in_the_next_palette(open_app):
         await user.sees("Recent", "Setting: parallel", "On this screen", "Del")
 
 
+@pytest.mark.slow
 async def test_the_selected_entry_is_explained_in_full(open_app):
     async with open_app(ScriptedClient()) as user:
         await _searches(user, "attach a file")
@@ -178,6 +189,7 @@ def test_the_letters_that_were_typed_are_marked(title, typed, positions):
     assert matched_letters(title, typed) == positions
 
 
+@pytest.mark.slow
 async def test_notes_end_with_a_word_and_the_selected_one_is_whole_at_80_columns(open_app):
     async with open_app(ScriptedClient(), size=(80, 24)) as user:
         await user.presses("ctrl+p")

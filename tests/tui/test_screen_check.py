@@ -56,6 +56,7 @@ def far():
         yield engine
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("is_told", [True, False], ids=["told by a signal", "not told"])
 def test_a_locale_without_utf_8_gets_the_screen_on_a_terminal_that_shows_it_and_ends_with_it(
     in_latin_1, tmp_path, is_told
@@ -66,6 +67,7 @@ def test_a_locale_without_utf_8_gets_the_screen_on_a_terminal_that_shows_it_and_
         assert ends(terminal)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("column", [3, None], ids=["two characters", "no answer"])
 def test_a_terminal_that_shows_no_utf_8_gets_a_sentence_and_the_chat_in_the_scrollback(
     in_latin_1, tmp_path, far, column
@@ -79,6 +81,7 @@ def test_a_terminal_that_shows_no_utf_8_gets_a_sentence_and_the_chat_in_the_scro
         assert ends(terminal)
 
 
+@pytest.mark.slow
 def test_a_dumb_terminal_gets_the_chat_in_the_scrollback_and_its_answers(environment, far):
     with Typist({**environment, "TERM": "dumb"}, "chat", "--connect", far.url) as user:
         user.read_until("TERM is dumb")

@@ -11,6 +11,8 @@ import pytest
 from tests.app.client.scripted_client import ScriptedClient
 from tests.tui.model_scenes import client_with_models
 
+pytestmark = pytest.mark.slow
+
 
 async def test_every_smaller_terminal_is_laid_out_as_the_smallest(open_app):
     """What holds for every screen is therefore tested with few of these sizes."""

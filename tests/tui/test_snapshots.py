@@ -17,6 +17,8 @@ from textual.pilot import Pilot
 from tests.tui.scenes import SCENES, Scene
 from tests.tui.screen_text import screen_text
 
+pytestmark = pytest.mark.slow
+
 SIZES = ((1, 24), (20, 24), (80, 1), (1, 1))  # 1 × 1 is laid out as 12 × 4 is
 MORE_SIZES = ((13, 24), (17, 24), (30, 24))  # by default each scene has one of them, in the slow part all
 MIN_COLUMNS = 12

@@ -14,6 +14,8 @@ if sys.platform == "win32":
 from quantizer.system.process import python_command
 from tests.tui.pseudo_terminal import PseudoTerminal
 
+pytestmark = pytest.mark.slow
+
 PROMPT = "shell> "
 
 

@@ -50,6 +50,7 @@ def test_the_app_leaves_with_its_service_when_the_terminal_vanishes(environment,
         assert all_leave(terminal)
 
 
+@pytest.mark.slow
 def test_the_app_is_drawn_on_the_terminal_wherever_errors_go(environment, tmp_path):
     with (
         (tmp_path / "errors").open("wb") as errors,
@@ -59,6 +60,7 @@ def test_the_app_is_drawn_on_the_terminal_wherever_errors_go(environment, tmp_pa
         assert (tmp_path / "errors").read_bytes() == b""
 
 
+@pytest.mark.slow
 def test_the_app_ends_though_a_vanishing_terminal_tells_it_to_continue(environment, tmp_path):
     with PseudoTerminal.app(environment, tmp_path) as terminal:
         terminal.sees("Recommended here")
@@ -96,6 +98,7 @@ def test_the_mark_of_an_end_in_a_paste_does_not_end_it():
     assert parsed(f"{START}one{END}y{START}two{END}") == ["one", ["y"], "two"]
 
 
+@pytest.mark.slow
 def test_a_paste_with_an_escape_character_is_text_and_sends_nothing(environment, tmp_path):
     with PseudoTerminal.app({**environment, "LOCALLLM_KEEP_ALIVE": "60"}, tmp_path) as terminal:
         terminal.sees("Recommended here")
@@ -134,6 +137,7 @@ def editor_at_work(environment, folder):
         yield terminal
 
 
+@pytest.mark.slow
 def test_ctrl_c_stops_the_editor_and_not_the_app(environment, tmp_path):
     with editor_at_work(environment, tmp_path) as terminal:
         n_before = len(terminal.written)
@@ -144,6 +148,7 @@ def test_ctrl_c_stops_the_editor_and_not_the_app(environment, tmp_path):
         assert terminal.process.poll() is None
 
 
+@pytest.mark.slow
 def test_the_draft_is_edited_in_the_users_editor_which_has_the_terminal_meanwhile(environment, tmp_path):
     with editor_at_work(environment, tmp_path) as terminal:
         n_before = len(terminal.written)

@@ -28,6 +28,7 @@ def test_a_path_leads_from_a_root_to_its_leaf_without_gaps(said: list[Message], 
     assert [message.parent_id for message in path[1:]] == [message.id for message in path[:-1]]
 
 
+@pytest.mark.slow
 @given(messages(), st.data())
 def test_a_leaf_below_has_no_children_and_its_path_goes_through_the_message(
     said: list[Message], data: st.DataObject
@@ -38,6 +39,7 @@ def test_a_leaf_below_has_no_children_and_its_path_goes_through_the_message(
     assert all(message.parent_id != leaf_id for message in said)
 
 
+@pytest.mark.slow
 @given(messages(), st.data())
 def test_a_step_right_and_one_left_come_back_to_the_same_version(said: list[Message], data: st.DataObject) -> None:
     tree, chosen = MessageTree(said), data.draw(st.sampled_from(said))
@@ -52,6 +54,7 @@ def test_a_step_right_and_one_left_come_back_to_the_same_version(said: list[Mess
         assert tree.path(back)[depth] == chosen
 
 
+@pytest.mark.slow
 @given(messages())
 def test_siblings_share_a_parent_and_every_message_is_its_own_sibling(said: list[Message]) -> None:
     tree = MessageTree(said)
@@ -80,6 +83,7 @@ def test_an_unknown_leaf_is_no_path() -> None:
         MessageTree([]).path(7)
 
 
+@pytest.mark.slow
 @given(messages())
 def test_below_a_message_is_what_has_it_in_its_path(said: list[Message]) -> None:
     tree = MessageTree(said)

@@ -179,6 +179,7 @@ def utterances(draw: st.DrawFn) -> MessageContent:
     )
 
 
+@pytest.mark.slow
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=25)
 @given(st.lists(st.tuples(utterances(), st.integers(0, 5)), min_size=1, max_size=6), _TEXT, _SCALARS)
 def test_what_localllm_exports_it_reads_again_without_loss(

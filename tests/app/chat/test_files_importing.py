@@ -202,6 +202,7 @@ def test_a_cycle_of_nodes_is_reported_and_the_rest_imported(tmp_path: Path) -> N
     assert [fault.why for fault in found.skipped] == ["belongs to no branch"] * 2
 
 
+@pytest.mark.slow
 def test_a_very_long_conversation_is_read_without_going_deep(tmp_path: Path, store: ChatStore) -> None:
     mapping = {str(number): _node(str(number - 1), "user", _text("turn")) for number in range(20_000)}
     found = _only(tmp_path, [_chatgpt(mapping=mapping, current_node="19999")])
@@ -348,6 +349,7 @@ def mutants(draw: st.DrawFn) -> Any:
     return chat
 
 
+@pytest.mark.slow
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=300)
 @given(mutants())
 def test_any_content_is_imported_or_reported(tmp_path: Path, store: ChatStore, chat: Any) -> None:

@@ -4,11 +4,15 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
 from app.tools.approval import Decision, ToolSettings
 from app.tools.builtin.servers import tool_runner
 from app.tools.tool import ToolOutcome
 from tests.app.chat.tool_chats import ask, call, calling, decide, opened_chat, roles, said, unbatched
 from tests.app.client.scripted_client import ScriptedClient
+
+pytestmark = pytest.mark.slow
 
 __all__ = ["unbatched"]
 

@@ -51,6 +51,7 @@ def at_service(environment: Mapping[str, str], service: RunningService) -> dict[
     return {**environment, "LOCALLLM_PORT": service.url.rpartition(":")[2]}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "kind"),
     [(name, kind) for name in VERBS for kind in ("below a file", "a file") if kind != "a file" or name not in SLOWEST],
@@ -68,6 +69,7 @@ def test_a_cache_that_cannot_be_written_is_said_once_and_stops_no_command(
         assert "No problems found" not in done.stdout
 
 
+@pytest.mark.slow
 def test_doctor_names_the_folders_and_the_log(own: dict[str, str], tmp_path: Path) -> None:
     paths = dict(json_of(run_localllm(own, "doctor", "--json"))["paths"])
     assert paths == {
@@ -89,6 +91,7 @@ def test_doctor_reports_variables_that_break_the_hub(own: dict[str, str], name: 
     assert report["verdict"] == "problems"
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(sys.platform == "win32", reason="it has no such limits")
 @pytest.mark.parametrize("verb", [("ls",), ("doctor",), ("verify", "guide")], ids=lambda verb: verb[0])
 def test_a_process_that_may_write_no_files_goes_on(own: dict[str, str], tmp_path: Path, verb: tuple[str, ...]) -> None:
@@ -106,6 +109,7 @@ def test_a_process_that_may_write_no_files_goes_on(own: dict[str, str], tmp_path
     assert "Traceback" not in done.stderr
 
 
+@pytest.mark.slow
 async def test_a_service_starts_beside_a_cache_that_cannot_be_written(
     own: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -152,6 +156,7 @@ def _written_by(verb: tuple[str, ...]) -> int:
     return 2 if verb[0] in FAILING else 1
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(sys.platform == "win32", reason="streams are closed by a shell there")
 @pytest.mark.parametrize(
     ("verb", "closed"),

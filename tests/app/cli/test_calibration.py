@@ -25,6 +25,7 @@ def test_a_layer_that_stays_although_it_changes_less_is_explained(
 _CONTROL = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
 
 
+@pytest.mark.slow
 def test_what_a_conversion_takes_stands_on_a_line_of_its_own_above_the_bar(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

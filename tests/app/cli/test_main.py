@@ -130,6 +130,7 @@ def test_a_bug_keeps_its_traceback(monkeypatch: pytest.MonkeyPatch) -> None:
         _status_when_a_verb_raises(ZeroDivisionError(), monkeypatch)
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(sys.platform == "win32", reason="pipes break otherwise there")
 def test_a_reader_that_leaves_ends_it_without_a_word(environment: Mapping[str, str], service: RunningService) -> None:
     reader, writer = os.pipe()

@@ -123,6 +123,7 @@ def _ended(environment: Mapping[str, str], home: Path, words: tuple[str, ...]) -
     return done
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("words", LISTED, ids=" ".join)
 def test_a_folder_of_models_that_are_no_files_is_listed_and_harms_no_command(
     environment: Mapping[str, str], home: Path, make: Make, words: tuple[str, ...]

@@ -32,6 +32,7 @@ async def test_a_connection_that_its_owner_closed_is_a_service_that_is_not_reach
             pass
 
 
+@pytest.mark.slow
 async def test_a_request_under_way_when_its_owner_closes_ends_and_leaves_no_socket(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -61,6 +62,7 @@ async def test_a_request_under_way_when_its_owner_closes_ends_and_leaves_no_sock
     assert left == []
 
 
+@pytest.mark.slow
 async def test_a_request_that_is_cancelled_while_it_closes_what_the_server_left_leaves_no_socket(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

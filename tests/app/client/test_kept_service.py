@@ -190,6 +190,7 @@ def test_a_digest_tells_settings_of_the_service_apart_and_no_others() -> None:
         assert service_digest(replace(Settings(), **change)) != digest, change  # type: ignore[arg-type]
 
 
+@pytest.mark.slow
 async def test_serve_takes_the_port_of_a_service_that_nobody_uses(
     settings: Settings, environment: Mapping[str, str], start_command: Callable[..., Any]
 ) -> None:
@@ -221,6 +222,7 @@ def start_command() -> Callable[..., Any]:
     return start
 
 
+@pytest.mark.slow
 async def test_forgetting_ends_the_service_that_nobody_uses(settings: Settings, environment: Mapping[str, str]) -> None:
     async with open_service(settings, keeps=True):
         process = await _process(settings)

@@ -42,6 +42,7 @@ def _at(service: RunningService, settings: Settings) -> Settings:
     return Settings(port=port, data_dir=settings.data_dir, cache_dir=settings.cache_dir)
 
 
+@pytest.mark.slow
 async def test_it_starts_a_service_that_answers_keeps_a_log_and_ends_with_it(
     settings: Settings, tmp_path: Path
 ) -> None:
@@ -149,6 +150,7 @@ async def test_what_the_service_refuses_is_raised_as_itself(settings: Settings, 
         assert (await load_model(client, "")).id == "guide"  # what is there to talk with meanwhile
 
 
+@pytest.mark.slow
 async def test_a_model_that_fits_in_part_is_loaded_after_a_yes_and_not_before(settings: Settings) -> None:
     asked: list[str] = []
 
@@ -214,6 +216,7 @@ async def _owner(environment: Mapping[str, str]) -> AsyncIterator[tuple[Process,
         await face.wait()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("end", [Process.kill, lambda owner: owner.stdin.write(b"quit\n")])
 async def test_when_the_owner_ends_the_answer_of_another_client_goes_on_and_that_client_owns_the_service(
     environment: Mapping[str, str], settings: Settings, end: Callable[[Process], object]

@@ -200,6 +200,7 @@ async def test_an_impostor_that_takes_the_port_of_a_killed_service_gets_nothing(
     assert settings.api_key.encode() not in impostor.heard
 
 
+@pytest.mark.slow
 async def test_where_another_one_has_the_port_the_next_command_finds_the_service_that_the_first_started(
     settings: Settings, service: RunningService
 ) -> None:
@@ -318,6 +319,7 @@ def test_a_challenge_of_another_form_is_refused(service: RunningService, challen
     assert service.http.get(IDENTITY_PATH, params={"challenge": challenge}).status_code == 400
 
 
+@pytest.mark.slow
 def test_the_proof_needs_no_key_and_quotes_none(start_service: Callable[..., RunningService]) -> None:
     guarded = start_service(api_key="sesame")
     guarded.http.headers.pop("authorization")

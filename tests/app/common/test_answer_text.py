@@ -91,6 +91,7 @@ def test_reasoning_between_texts_is_a_paragraph_of_its_own_where_it_may_recur() 
     assert split(text, [5, 21, 40, 50], tags)[1] == ReasonedText("Yes. And no.", "Hm.\n\nSo.")
 
 
+@pytest.mark.slow
 @settings(max_examples=200)
 @given(
     st.lists(st.sampled_from(["Hm.", " ", "\n", "<|", "<", *SPECIAL]), max_size=6),

@@ -95,6 +95,7 @@ def test_what_is_reported_once_a_minute_says_how_often_it_was(caplog: pytest.Log
     ]
 
 
+@pytest.mark.slow
 def test_a_flood_of_a_librarys_warnings_is_bounded_in_the_log(tmp_path: Path) -> None:
     with logging_to_file(tmp_path), logging_libraries(None):
         for number in range(20_000):

@@ -36,6 +36,7 @@ def without_miniaudio(module: str) -> list[str]:
     return [sys.executable, "-c", program]
 
 
+@pytest.mark.slow
 def test_without_its_package_an_engine_refuses_sounds_and_still_sees(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(decoder_process, "python_command", without_miniaudio)
     decoder = DecoderProcess()
@@ -47,6 +48,7 @@ def test_without_its_package_an_engine_refuses_sounds_and_still_sees(monkeypatch
         decoder.close()
 
 
+@pytest.mark.slow
 def test_without_its_package_a_sound_is_not_attached_and_a_picture_is(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(parser_process, "python_command", without_miniaudio)
     with pytest.raises(

@@ -122,6 +122,7 @@ def test_from_a_tenth_on_the_rest_is_known_within_a_quarter_while_the_load_is_th
         machine.read(n_step)
 
 
+@pytest.mark.slow
 def test_a_very_long_prompt_is_followed_with_bounded_work() -> None:
     machine = _machine(n_tokens=100_000)
     machine.read_to(99_000)

@@ -45,6 +45,7 @@ def test_what_clients_write_is_no_malformed_part(schema: Any) -> None:
     assert malformed_part(schema) == ""
 
 
+@pytest.mark.slow
 def test_a_schema_deeper_than_the_stack_is_looked_through() -> None:
     schema: Any = {"properties": 1}
     for _ in range(100_000):

@@ -72,6 +72,7 @@ def alone(text: str, pooling: Pooling) -> Vector:
 calls = st.lists(st.tuples(st.integers(0, 3), st.lists(st.text("abc é", min_size=1, max_size=60), min_size=1)))
 
 
+@pytest.mark.slow
 @settings(max_examples=60)
 @given(calls, st.integers(1, 40), st.integers(1, 4), st.sampled_from(POOLINGS), st.booleans())
 def test_batched_and_chunked_vectors_equal_those_of_texts_alone(

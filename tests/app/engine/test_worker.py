@@ -150,6 +150,7 @@ def test_a_request_interrupts_a_step_of_a_batch_and_ends_before_it() -> None:
             time.sleep(0.01)  # before the step of the batch would have ended: its worker ends with this test
 
 
+@pytest.mark.slow
 def test_a_batch_pauses_for_a_request_and_goes_on_as_if_alone() -> None:
     with worker("--fake", "--fake-step-ms", "10") as child:
         child.until(messages.Ready)
@@ -239,6 +240,7 @@ def test_the_worker_ends_when_its_service_is_gone() -> None:
         assert child.process.wait(timeout=60) == 0
 
 
+@pytest.mark.slow
 def test_a_file_that_is_no_model_fails_with_its_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("LOCALLLM_CACHE_DIR", str(tmp_path))
     path = tmp_path / "not.gguf"

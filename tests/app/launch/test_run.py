@@ -139,6 +139,7 @@ def test_a_batch_file_is_not_given_what_it_would_take_for_something_else(argumen
     check_shim(("C:\\npm\\claude.cmd", "--settings", "C:\\Users\\Ada L\\settings.json"))
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(sys.platform == "win32", reason="Windows has no terminal modes")
 def test_an_agent_that_leaves_the_terminal_raw_is_cleaned_up_after() -> None:
     inner = (

@@ -78,6 +78,7 @@ def test_every_fault_strikes_once_and_is_over(kind: str, hub: HubServer, http: h
     assert http.get(url, headers=asked).content == DATA[1000:250_001]
 
 
+@pytest.mark.slow
 def test_the_hubs_own_client_reads_it(hub: HubServer, tmp_path: Path) -> None:
     code = """
 import sys

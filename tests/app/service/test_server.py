@@ -74,6 +74,7 @@ def test_a_broken_model_is_refused_before_listening(serve: Serve, tmp_path: Path
     assert "broken.gguf is not a GGUF file" in errors
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(sys.platform == "win32", reason="signals are POSIX")
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_it_announces_its_address_and_stops_cleanly(environment: Mapping[str, str], number: signal.Signals) -> None:
@@ -89,6 +90,7 @@ def test_it_announces_its_address_and_stops_cleanly(environment: Mapping[str, st
     assert (process.returncode, errors) == (0, "")
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(sys.platform == "win32", reason="signals are POSIX")
 def test_other_commands_find_a_service_that_got_its_port_by_a_flag(environment: Mapping[str, str]) -> None:
     with socket.socket() as unused:  # it does not listen: nothing does where the settings say
@@ -222,6 +224,7 @@ def test_listening_on_ipv6_loopback_works_where_it_exists() -> None:
         assert listener.getsockname()[0] == "::1"
 
 
+@pytest.mark.slow
 def test_the_service_starts_without_numpy_or_native_code() -> None:
     code = "import sys, app.service.application, app.service.server; print(*sorted(sys.modules))"
     done = subprocess.run([sys.executable, "-P", "-c", code], capture_output=True, text=True, timeout=30, check=True)

@@ -322,6 +322,7 @@ def test_threads_that_write_at_once_lose_nothing(history: FileHistory, folder: P
     assert list(folder.iterdir()) == []
 
 
+@pytest.mark.slow
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=40, deadline=None)
 @given(
     st.lists(st.tuples(st.sampled_from(["a", "b", "x/c", "x/y/d"]), st.sampled_from([b"", b"1", b"2"])), max_size=8),

@@ -42,6 +42,7 @@ def offers() -> tuple[DraftOffer, ...]:
     return planned(model("llama-3.1-8b", "Q8_0"), CARD_GIB, (draft(),)).drafts
 
 
+@pytest.mark.slow
 def test_copies_and_siblings_are_offered_with_their_bytes_the_fastest_first(offers: tuple[DraftOffer, ...]) -> None:
     names = {offer.what for offer in offers}
     assert names == {"a copy of itself in Q2_K", "a copy of itself in IQ2_XS", "qwen3-0.6b"}
@@ -50,12 +51,14 @@ def test_copies_and_siblings_are_offered_with_their_bytes_the_fastest_first(offe
     assert 3 * GIB < sizes["a copy of itself in Q2_K"] < 4.5 * GIB
 
 
+@pytest.mark.slow
 def test_a_draft_takes_the_place_of_layers(offers: tuple[DraftOffer, ...]) -> None:
     alone = planned(model("llama-3.1-8b", "Q8_0"), CARD_GIB).assessment.placement
     assert alone is not None
     assert all(offer.n_on_gpus < alone.n_on_gpus for offer in offers)
 
 
+@pytest.mark.slow
 def test_the_gain_is_that_over_the_plan_without_it_and_the_least_acceptance_tells_when_it_pays(
     offers: tuple[DraftOffer, ...],
 ) -> None:
@@ -66,6 +69,7 @@ def test_the_gain_is_that_over_the_plan_without_it_and_the_least_acceptance_tell
             assert offer.pays == (offer.acceptance >= offer.least_acceptance)
 
 
+@pytest.mark.slow
 def test_there_is_nothing_to_weigh_for_a_model_that_has_a_draft_or_does_not_run() -> None:
     drafting = replace(model("llama-3.1-8b", "Q8_0"), auxiliary=AuxiliaryModels(draft=draft()))
     assert planned(drafting, 7).drafts == ()
@@ -107,6 +111,7 @@ def test_an_offer_follows_what_was_measured_of_a_draft() -> None:
     assert gain(DraftEvidence(0.8, step_cost=0.9)) < 1.0
 
 
+@pytest.mark.slow
 def test_a_draft_gains_less_where_each_of_its_tokens_needs_other_experts() -> None:
     """Eight of 128: a step of four tokens reads nearly four times as many."""
     (offer,) = (

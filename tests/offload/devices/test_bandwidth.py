@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import pytest
+
 from offload.devices.bandwidth import ReadBandwidth, measure_read_bandwidth, settled_bandwidth
 
 
@@ -10,6 +12,7 @@ def test_a_bandwidth_contains_how_it_was_measured() -> None:
     assert measured.n_passes > 1
 
 
+@pytest.mark.slow
 def test_the_bandwidth_of_a_busy_machine_never_lowers_that_of_a_quiet_one() -> None:
     busy, quiet = (ReadBandwidth(n, 2, 1 << 30, 6, share) for n, share in ((9e9, 0.8), (22e9, 0.02)))
     assert settled_bandwidth(quiet, None) == (22e9, True)

@@ -37,6 +37,7 @@ def test_nothing_is_given_up_where_all_fits() -> None:
     assert found.profile.run_config == WANTED
 
 
+@pytest.mark.slow
 def test_a_smaller_micro_batch_is_chosen_only_where_a_turn_is_faster_by_it() -> None:
     planned, wanted = model("gemma-2-9b", "Q6_K"), replace(WANTED, n_cells=WANTED.n_ctx)
     sizes = range(9 * GIB, 12 * GIB, 64 << 20)
@@ -96,6 +97,7 @@ def test_a_small_card_is_used_for_layers_or_for_prompts() -> None:
     assert found.turn_s < alone.turn_s / 2
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["llama-3.1-8b", "gemma-2-9b", "qwen3-30b-a3b", "deepseek-v2-lite"])
 def test_a_plan_is_never_slower_with_more_memory_on_the_gpu(name: str) -> None:
     planned = model(name, "Q4_K_M")

@@ -45,12 +45,14 @@ def test_all_on_the_processor_can_be_wanted_too() -> None:
     assert found.decode_tps == pytest.approx(found.curve[0])
 
 
+@pytest.mark.slow
 @given(st.integers(0, N_LAYERS))
 def test_its_speed_is_the_point_of_the_curve_with_as_many_layers(n_layers: int) -> None:
     found = pinned(RTX_3060, CUDA0=n_layers).assessment
     assert found.decode_tps == pytest.approx(found.curve[n_layers], rel=1e-6)
 
 
+@pytest.mark.slow
 @given(st.integers(0, N_LAYERS), st.integers(0, N_LAYERS))
 def test_no_choice_that_fits_is_faster_than_the_planners_own(first: int, second: int) -> None:
     if first + second > N_LAYERS:
@@ -68,6 +70,7 @@ def test_the_planners_choice_set_by_hand_gives_the_same() -> None:
     assert same.assessment.decode_tps == pytest.approx(own.assessment.decode_tps)
 
 
+@pytest.mark.slow
 def test_a_manual_placement_that_does_not_fit_is_shown_as_such() -> None:
     large = replace(QUESTION, n_ctx=131_072)
     found = pinned(RTX_3060, large, CUDA0=N_LAYERS)
@@ -108,6 +111,7 @@ def test_remedies_contain_their_change_for_programs() -> None:
     assert any(remedy.change.file_type for remedy in found.remedies)
 
 
+@pytest.mark.slow
 def test_who_wants_no_remedies_gets_the_same_plan_without_them() -> None:
     question = replace(QUESTION, n_ctx=131_072)
     whole = plan(SMALL, question, RTX_3060, expected_rates(RTX_3060))

@@ -106,6 +106,7 @@ def placed(profile: ModelProfile, machine: Machine) -> tuple[Placement | None, t
     return placement, allocate(profile, machine, placement) if placement else ()
 
 
+@pytest.mark.slow
 @settings(max_examples=N_EXAMPLES)
 @given(profiles(), MACHINES)
 def test_no_device_gets_more_than_its_memory_less_the_margin(profile: ModelProfile, machine: Machine) -> None:
@@ -117,6 +118,7 @@ def test_no_device_gets_more_than_its_memory_less_the_margin(profile: ModelProfi
     assert on_host <= machine.host.free_bytes - margin_bytes(machine.host) or not shares
 
 
+@pytest.mark.slow
 @settings(max_examples=N_EXAMPLES)
 @given(profiles(), MACHINES)
 def test_every_byte_is_placed_once_and_read_where_it_lies(profile: ModelProfile, machine: Machine) -> None:
@@ -202,6 +204,7 @@ def test_a_gpu_of_another_machine_fetches_nothing() -> None:
     assert found.prompt_gpu == ""
 
 
+@pytest.mark.slow
 @settings(max_examples=N_EXAMPLES)
 @given(profiles(), MACHINES, st.integers(0, 3), st.integers(1, 40))
 def test_more_memory_is_never_predicted_slower(
@@ -251,6 +254,7 @@ def fit_of_llama_cpp(profile: ModelProfile, gpus: Sequence[Device]) -> tuple[dic
     return fill(whole), whole
 
 
+@pytest.mark.slow
 @settings(max_examples=N_EXAMPLES)
 @given(profiles(), gpus(most=2), st.booleans())
 def test_a_placement_is_no_slower_than_that_of_llama_cpp(

@@ -74,6 +74,7 @@ MOST_OPERATIONS_PER_CORE = 2 * 128 * 5e9
 _TYPES = sorted(FILE_TYPES)
 
 
+@pytest.mark.slow
 @settings(max_examples=60)
 @given(
     name=st.sampled_from(sorted(OUTLINES)),

@@ -69,6 +69,7 @@ async def test_a_job_asks_for_each_shard_when_it_needs_it_and_writes_the_same_by
     assert max(last for _, _, last in reads.files) == n_tensors - 1
 
 
+@pytest.mark.slow
 async def test_a_job_that_was_left_resumes_where_it_stopped(coming: Coming, tmp_path: Path) -> None:
     request, received = coming.request(tmp_path / "m.gguf"), list[str]()
     async with open_job(request) as job:

@@ -15,6 +15,7 @@ from tests.battery.damage.vocabularies import VocabularyChild
 from tests.quantizer.checkpoints import TinyLlama
 
 
+@pytest.mark.slow
 def test_a_damaged_checkpoint_is_refused_or_becomes_a_file_that_loads(tmp_path: Path) -> None:
     chance = random.Random(21)
     output = tmp_path / "out.gguf"

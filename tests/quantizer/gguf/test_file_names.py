@@ -45,6 +45,7 @@ def tensor_bytes(*paths: Path) -> dict[str, bytes]:
     }
 
 
+@pytest.mark.slow
 def test_llama_cpp_reads_them_all_from_the_first(tmp_path: Path, llama_gguf: Path) -> None:
     split = written(llama_gguf, tmp_path / "m.gguf", PlanOptions(max_shard_bytes=MAX_BYTES))
     command = [sys.executable, str(ORACLE), str(split.shards[0].path)]

@@ -80,6 +80,7 @@ def cause_of(path: Path) -> str:
     return ""
 
 
+@pytest.mark.slow
 def test_damaged_models_are_refused_as_they_are_string_by_string(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

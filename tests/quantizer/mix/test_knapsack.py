@@ -30,6 +30,7 @@ def all_of(of: Items) -> Iterator[tuple[int, float]]:
     return (taken(of, list(selection)) for selection in itertools.product(*(range(len(item)) for item in of)))
 
 
+@pytest.mark.slow
 @given(items, st.integers(0, 1000))
 def test_no_selection_of_the_same_bytes_loses_less(of: Items, spare: int) -> None:
     frontier = Frontier(of)

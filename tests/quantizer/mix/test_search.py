@@ -34,6 +34,7 @@ def planned_bytes(model: SourceModel, mix: Mix, options: PlanOptions) -> int:
     return plan_model(model, mix.file_type, Path("x.gguf"), replace(options, mix=mix.types)).n_bytes
 
 
+@pytest.mark.slow
 @given(share=st.floats(0, 1))
 def test_a_size_is_met_from_below(model: SourceModel, search: MixSearch, share: float) -> None:
     asked = round(search.smallest.n_bytes + share * (search.best.n_bytes - search.smallest.n_bytes))
@@ -52,6 +53,7 @@ def test_no_plain_type_is_expected_to_do_better_than_the_mix_of_its_size(model: 
     assert search.nearest_plain(plain) == plain
 
 
+@pytest.mark.slow
 @settings(max_examples=15)  # each builds two searches
 @given(share=st.floats(0, 1), seed=st.integers(0, 20))
 def test_usual_types_lose_hardly_more_than_the_best_mix(model: SourceModel, share: float, seed: int) -> None:
@@ -63,6 +65,7 @@ def test_usual_types_lose_hardly_more_than_the_best_mix(model: SourceModel, shar
     assert search.within_bytes(asked).kld <= best.kld * 1.2 + 1e-12
 
 
+@pytest.mark.slow
 def test_noise_in_what_is_measured_changes_fewer_types_where_others_have_to_earn_their_place(
     model: SourceModel, monkeypatch: pytest.MonkeyPatch
 ) -> None:

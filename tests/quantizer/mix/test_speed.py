@@ -34,6 +34,7 @@ def search(model: SourceModel) -> MixSearch:
     return MixSearch(model, PlanOptions(), made_up(model, unmeasured="none"), SPEEDS)
 
 
+@pytest.mark.slow
 @settings(max_examples=25)  # a search takes 50 ms
 @given(share=st.floats(0.02, 0.98))
 def test_a_speed_is_met_and_little_of_it_is_given_away(search: MixSearch, share: float) -> None:
@@ -46,6 +47,7 @@ def test_a_speed_is_met_and_little_of_it_is_given_away(search: MixSearch, share:
     assert not read_often & set(SLOW_READERS), "others read as well and lose hardly more"
 
 
+@pytest.mark.slow
 @settings(max_examples=25)
 @given(st.floats(0.1, 0.9), st.floats(0.1, 0.9))
 def test_a_slower_mix_never_loses_more(search: MixSearch, one: float, other: float) -> None:

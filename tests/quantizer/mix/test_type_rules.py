@@ -50,6 +50,7 @@ def ask_llama(path: Path) -> dict[str, dict[str, str]]:
     return types
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", SKELETONS)
 def test_every_tensor_of_every_file_type_gets_what_llama_cpp_gives_it(tmp_path: Path, kind: str) -> None:
     skeleton = SKELETONS[kind]

@@ -7,6 +7,8 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
+import pytest
+
 ROOT = Path(__file__).parents[3]
 MODE = re.compile(r"[rwxabt+]{1,4}")
 
@@ -57,6 +59,7 @@ def opening_lines(source: str) -> Iterator[int]:
             yield node.lineno
 
 
+@pytest.mark.slow
 def test_no_other_module_opens_a_file_that_somebody_may_have_put_there() -> None:
     found = {
         path.relative_to(ROOT).as_posix(): lines

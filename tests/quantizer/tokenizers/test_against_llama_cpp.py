@@ -17,6 +17,8 @@ from quantizer.tokenizers import read_vocabulary, vocabulary_entries
 from tests.quantizer.checkpoints import tokenizer, tokenizer_config
 from tests.quantizer.tokenizer_files import sentence_bpe, unigram, word_pieces, write
 
+pytestmark = pytest.mark.slow
+
 ORACLE = Path(__file__).parents[1] / "token_oracle.py"
 TEXTS = [
     *(

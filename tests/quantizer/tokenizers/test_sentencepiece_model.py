@@ -56,6 +56,7 @@ def test_bytes_that_sentencepiece_does_not_write_are_refused(data: bytes) -> Non
         parse_piece_model(data, "tokenizer.model")
 
 
+@pytest.mark.slow
 @settings(max_examples=300)
 @given(
     st.binary(max_size=400)

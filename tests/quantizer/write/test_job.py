@@ -66,6 +66,7 @@ def test_a_job_that_fails_raises_its_own_error_here(tmp_path: Path, checkpoint: 
         list(run_job(request(checkpoint, output)))
 
 
+@pytest.mark.slow
 def test_leaving_the_events_cancels_the_job_and_leaves_nothing(tmp_path: Path, slow_checkpoint: Path) -> None:
     events = run_job(request(slow_checkpoint, tmp_path / "m.gguf", "IQ4_XS"))
     assert isinstance(next(events), JobPlanned)
@@ -107,6 +108,7 @@ def test_a_job_that_is_killed_is_an_error_with_its_status(tmp_path: Path, slow_c
     assert names(tmp_path) == LEFTOVERS
 
 
+@pytest.mark.slow
 def test_a_job_whose_parent_is_killed_dies_too_and_leaves_what_it_wrote(tmp_path: Path, slow_checkpoint: Path) -> None:
     output = tmp_path / "m.gguf"
     asked = request(slow_checkpoint, output, "IQ4_XS")
@@ -119,6 +121,7 @@ def test_a_job_whose_parent_is_killed_dies_too_and_leaves_what_it_wrote(tmp_path
     assert names(tmp_path) == LEFTOVERS
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(sys.platform == "win32", reason="sends SIGINT")
 def test_ctrl_c_ends_the_command_and_leaves_nothing(tmp_path: Path, slow_checkpoint: Path) -> None:
     output = tmp_path / "m.gguf"
@@ -131,6 +134,7 @@ def test_ctrl_c_ends_the_command_and_leaves_nothing(tmp_path: Path, slow_checkpo
     assert not list(tmp_path.iterdir())
 
 
+@pytest.mark.slow
 def test_two_jobs_never_write_the_same_output(tmp_path: Path, slow_checkpoint: Path, checkpoint: Path) -> None:
     output = tmp_path / "m.gguf"
     first = run_job(request(slow_checkpoint, output, "IQ4_XS"))

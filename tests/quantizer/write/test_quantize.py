@@ -71,6 +71,7 @@ def test_quantized_weights_come_close_to_the_originals(tmp_path: Path, checkpoin
     assert np.abs(gguf.dequantize(tensor.data, tensor.tensor_type) - original).max() < 0.002
 
 
+@pytest.mark.slow
 def test_slabs_and_threads_change_no_byte(tmp_path: Path, checkpoint: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     written(checkpoint, "Q4_K_M", tmp_path / "whole.gguf")
     monkeypatch.setattr("quantizer.write.quantize._SLAB_ELEMENTS", 256 * 7)

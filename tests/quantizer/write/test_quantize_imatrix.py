@@ -55,6 +55,7 @@ def read(path: Path, name: str) -> np.ndarray:
     return gguf.dequantize(tensor.data, tensor.tensor_type)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["Q4_K_M", "Q4_0", "IQ4_XS"])
 def test_columns_that_matter_lose_less(tmp_path: Path, checkpoint: Path, imatrix: Path, name: str) -> None:
     original = TinyLlama().weights()["model.layers.0.mlp.up_proj.weight"]
@@ -64,6 +65,7 @@ def test_columns_that_matter_lose_less(tmp_path: Path, checkpoint: Path, imatrix
     assert with_matrix < 0.9 * without
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", NEEDY)
 def test_types_that_need_a_matrix_are_written_with_one(
     tmp_path: Path, checkpoint: Path, imatrix: Path, name: str

@@ -66,6 +66,7 @@ class TwoModels(ScriptedClient):
         return name
 
 
+@pytest.mark.slow
 async def test_a_model_that_takes_no_tools_says_so_when_it_comes_in_place_of_one_that_does(open_app):
     client = TwoModels(model=replace(READY, takes_tools=True))
     client.library.here = client_with_models().library.here

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from dataclasses import replace
 
+import pytest
 from textual import constants
 
 from app.chat.activity import SPINNER
@@ -26,6 +27,7 @@ async def test_a_prompt_that_is_read_shows_its_tokens_the_time_left_and_the_way_
         await user.no_longer_sees("2,100 of 6,000")
 
 
+@pytest.mark.slow
 async def test_the_sign_moves_though_nothing_is_heard_of_the_engine(open_app):
     client = ScriptedClient(ScriptedReply(deltas=("a", "b"), pause_after=0))
     async with open_app(client, clock=time.monotonic) as user:

@@ -84,6 +84,7 @@ async def test_a_chat_whose_model_is_gone_says_so_and_goes_on_with_the_default(o
     assert client.asked == ["guide"]
 
 
+@pytest.mark.slow
 async def test_opening_a_chat_whose_model_is_gone_leaves_new_chats_the_model_that_was_in_use(open_app, tmp_path):
     lost_id = _keep_chat(tmp_path, "lost")
     _keep_chat(tmp_path, "llama")
@@ -126,6 +127,7 @@ async def test_a_model_from_the_command_line_precedes_that_of_the_chat(tmp_path)
     assert client.loads == ["guide"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("n_deltas", [1, 2])
 async def test_a_hidden_chat_is_answered_by_its_own_model(open_app, tmp_path, n_deltas):
     llama_id = _keep_chat(tmp_path, "llama")

@@ -42,6 +42,7 @@ def _branch(user):
     return user.app.app_context.session.conversation.branch
 
 
+@pytest.mark.slow
 async def test_a_chat_that_fills_the_context_is_compacted_before_the_next_question(open_app, tmp_path):
     client = ScriptedClient(*LONG, _reply(SUMMARY, 1450, 60), SHORT)
     async with SqliteChatRepository(tmp_path) as repository, open_app(client, repository=repository) as user:
@@ -66,6 +67,7 @@ async def test_a_chat_that_fills_the_context_is_compacted_before_the_next_questi
         assert (summary.n_kept, summary.content, summary.state) == (2, SUMMARY, MessageState.FINISHED)
 
 
+@pytest.mark.slow
 async def test_a_context_that_can_grow_is_left_to_the_service(open_app):
     client = ScriptedClient(*LONG, SHORT, model=replace(READY, can_grow=True))
     async with open_app(client) as user:
@@ -73,6 +75,7 @@ async def test_a_context_that_can_grow_is_left_to_the_service(open_app):
         assert "summary" not in {message.role for message in _branch(user)}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("settings", [{"auto_compact": False}, {"compact_at": 95}])
 async def test_the_settings_say_whether_and_when(open_app, settings):
     client = ScriptedClient(*LONG, SHORT)
@@ -81,6 +84,7 @@ async def test_the_settings_say_whether_and_when(open_app, settings):
         assert "summary" not in {message.role for message in _branch(user)}
 
 
+@pytest.mark.slow
 async def test_a_prompt_that_does_not_fit_is_sent_again_after_compaction(open_app):
     too_long = ScriptedReply(ending=ContextOverflowError(2100, 2048))
     client = ScriptedClient(*LONG, too_long, SHORT, model=replace(READY, can_grow=True))
@@ -99,6 +103,7 @@ async def test_a_prompt_that_does_not_fit_is_sent_again_after_compaction(open_ap
         assert client.requests[-1] == client.requests[-2]
 
 
+@pytest.mark.slow
 async def test_where_the_model_writes_no_summary_older_messages_are_left_out_for_a_prompt_that_does_not_fit(open_app):
     too_long = ScriptedReply(ending=ContextOverflowError(2100, 2048))
     client = ScriptedClient(*LONG, too_long, ScriptedReply(deltas=("",)), SHORT, model=replace(READY, can_grow=True))
@@ -117,6 +122,7 @@ async def test_an_overflow_that_compaction_cannot_help_is_shown(open_app):
     assert len(client.requests) == 1
 
 
+@pytest.mark.slow
 async def test_compact_summarises_now_with_what_to_keep_in_mind(open_app):
     client = ScriptedClient(*LONG, _reply(SUMMARY, 1450, 60))
     async with open_app(client) as user:
@@ -137,6 +143,7 @@ async def test_there_is_nothing_to_compact_in_a_short_chat(open_app):
     assert len(client.requests) == 1
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("reply", "said"),
     [
@@ -158,6 +165,7 @@ async def test_a_summary_that_fails_changes_nothing(open_app, tmp_path, reply, s
         assert store.chats.get(1).leaf_id == 4
 
 
+@pytest.mark.slow
 async def test_a_summary_that_reaches_its_limit_is_kept_up_to_its_last_sentence(open_app):
     client = ScriptedClient(*LONG, _reply(f"{SUMMARY} And it", 1450, 341, finish_reason="length"), SHORT)
     async with open_app(client) as user:
@@ -168,6 +176,7 @@ async def test_a_summary_that_reaches_its_limit_is_kept_up_to_its_last_sentence(
         assert _branch(user)[-1].content == SUMMARY
 
 
+@pytest.mark.slow
 async def test_where_the_summary_before_a_question_fails_the_question_is_sent_as_it_is(open_app):
     client = ScriptedClient(*LONG, ScriptedReply(deltas=("",)), SHORT)
     async with open_app(client) as user:
@@ -178,6 +187,7 @@ async def test_where_the_summary_before_a_question_fails_the_question_is_sent_as
     assert len(client.requests) == 4
 
 
+@pytest.mark.slow
 async def test_escape_removes_the_summary_and_puts_the_question_back(open_app, tmp_path):
     slow = ScriptedReply(deltas=("The cook", " wants"), pause_after=1)
     client = ScriptedClient(*LONG, slow, SHORT)
@@ -199,6 +209,7 @@ async def test_escape_removes_the_summary_and_puts_the_question_back(open_app, t
         assert len(store.messages.of(1)) == 4
 
 
+@pytest.mark.slow
 async def test_the_question_can_be_taken_back_while_the_summary_is_written(open_app):
     client = ScriptedClient(*LONG, ScriptedReply(deltas=(SUMMARY, " And more."), pause_after=1), SHORT)
     async with open_app(client) as user:
@@ -213,6 +224,7 @@ async def test_the_question_can_be_taken_back_while_the_summary_is_written(open_
     assert len(client.requests) == 3
 
 
+@pytest.mark.slow
 async def test_an_edited_summary_is_another_version_and_is_what_the_model_reads(open_app, tmp_path):
     client = ScriptedClient(*LONG, _reply(SUMMARY, 1450, 60), SHORT)
     async with SqliteChatRepository(tmp_path) as repository, open_app(client, repository=repository) as user:
@@ -232,6 +244,7 @@ async def test_an_edited_summary_is_another_version_and_is_what_the_model_reads(
             assert [(each.parent_id, each.n_kept) for each in versions] == [(4, 2)] * 2
 
 
+@pytest.mark.slow
 async def test_a_deleted_summary_gives_the_whole_context_back(open_app):
     client = ScriptedClient(*LONG, _reply(SUMMARY, 1450, 60), SHORT)
     async with open_app(client) as user:
@@ -247,6 +260,7 @@ async def test_a_deleted_summary_gives_the_whole_context_back(open_app):
         await user.sees("2 earlier messages are summarised")
 
 
+@pytest.mark.slow
 async def test_an_answer_before_the_summary_is_generated_again_with_all_that_was_before_it(open_app):
     client = ScriptedClient(*LONG, _reply(SUMMARY, 1450, 60), _reply("Two again.", 900, 30))
     async with open_app(client) as user:
@@ -260,6 +274,7 @@ async def test_an_answer_before_the_summary_is_generated_again_with_all_that_was
         await user.until(lambda: _branch(user)[-1].role == "summary", "the summary is gone")
 
 
+@pytest.mark.slow
 async def test_the_text_is_folded_when_the_chat_is_opened_again(open_app, tmp_path):
     client = ScriptedClient(*LONG, _reply(SUMMARY, 1450, 60))
     async with SqliteChatRepository(tmp_path) as repository, open_app(client, repository=repository) as user:
@@ -275,6 +290,7 @@ async def test_the_text_is_folded_when_the_chat_is_opened_again(open_app, tmp_pa
         await user.no_longer_sees("soup with leeks")
 
 
+@pytest.mark.slow
 async def test_a_chat_longer_than_the_context_is_summarised_in_parts(open_app, tmp_path):
     model = replace(READY, n_ctx=1024)
     client = ScriptedClient(*(_reply(f"Answer {n}. " + "leeks " * 40, 200, 210) for n in range(4)), SHORT, model=model)
@@ -292,6 +308,7 @@ async def test_a_chat_longer_than_the_context_is_summarised_in_parts(open_app, t
         assert "Fresh." in after[0].content
 
 
+@pytest.mark.slow
 async def test_a_model_that_only_continues_text_is_not_asked(open_app):
     client = ScriptedClient(*LONG)
     async with open_app(client) as user:

@@ -52,6 +52,7 @@ async def test_a_stopped_answer_names_its_model(open_app):
         await user.sees("guide · stopped")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("size", "is_beside"), [((120, 40), True), ((80, 24), False)])
 async def test_two_models_answer_one_question_side_by_side_or_one_below_the_other(open_app, tmp_path, size, is_beside):
     client = _client(FIRST, SECOND)
@@ -81,6 +82,7 @@ async def test_two_models_answer_one_question_side_by_side_or_one_below_the_othe
     assert [first.model, second.model] == ["guide", QWEN]
 
 
+@pytest.mark.slow
 async def test_the_next_question_goes_to_the_model_of_the_chat(open_app):
     client = _client(FIRST, SECOND, FIRST)
     async with open_app(client) as user:
@@ -102,6 +104,7 @@ async def test_a_comparison_that_fails_shows_the_error_beside_the_first_answer(o
         await user.sees("The guide's answer.", "It died.", "incomplete", "guide  ● ready")
 
 
+@pytest.mark.slow
 async def test_after_a_comparison_that_failed_or_was_stopped_the_chat_goes_on_with_the_answer_before(
     open_app, tmp_path
 ):
@@ -141,6 +144,7 @@ async def test_after_a_comparison_that_failed_or_was_stopped_the_chat_goes_on_wi
     ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("key", "answer"), [("1", "The guide's answer."), ("2", "Another answer.")])
 async def test_the_names_stand_on_top_and_a_key_goes_on_with_one_of_the_answers(open_app, tmp_path, key, answer):
     client = _client(FIRST, SECOND, ScriptedReply(deltas=("Third.",)))
@@ -161,6 +165,7 @@ async def test_the_names_stand_on_top_and_a_key_goes_on_with_one_of_the_answers(
     assert [message.content for message in client.requests[-1]] == ["hello", answer, "and now?"]
 
 
+@pytest.mark.slow
 async def test_a_click_goes_on_with_an_answer(open_app):
     client = _client(FIRST, SECOND)
     async with open_app(client, size=(120, 40)) as user:
@@ -190,6 +195,7 @@ async def test_comparing_says_what_it_needs(open_app):
     assert len(client.requests) == 1
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("word", ["model", "compare"])
 async def test_a_model_to_chat_or_compare_with_is_completed_with_its_size_and_sent_by_one_enter(open_app, word):
     client = _client(FIRST, SECOND)
@@ -204,6 +210,7 @@ async def test_a_model_to_chat_or_compare_with_is_completed_with_its_size_and_se
         await user.sees(*(["Another answer."] if word == "compare" else [f"{QWEN}  ● ready"]))
 
 
+@pytest.mark.slow
 async def test_answers_that_call_tools_are_compared_by_what_they_say_in_the_end(open_app):
     client = _client(calling(READ), FIRST, calling(READ), SECOND)
     async with open_app(client, size=(120, 40), tools=backend_of()) as user:

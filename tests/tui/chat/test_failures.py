@@ -14,6 +14,7 @@ from tests.app.client.scripted_client import ScriptedClient, ScriptedReply
 REFUSED = RequestError("The engine at http://far responds 429: too many requests", "Try again later.")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("deltas", [(), ("Half ",)], ids=["no text", "half an answer"])
 async def test_a_failure_is_shown_again_after_reopening_and_a_stop_is_a_stop(open_app, tmp_path, deltas):
     replies = ScriptedReply(deltas=deltas, ending=REFUSED), ScriptedReply(deltas=("a", "b"), pause_after=1)

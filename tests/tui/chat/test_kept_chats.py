@@ -6,6 +6,8 @@ import asyncio
 from dataclasses import replace
 from pathlib import Path
 
+import pytest
+
 from app.chat import repository as repository_module
 from app.chat.conversation import Message, MessageContent, MessageState
 from app.chat.repository import AnswerTarget, SqliteChatRepository
@@ -28,6 +30,7 @@ def _shown(data_dir: Path) -> list[tuple[str, str]]:
         return [(message.role, message.content) for message in store.transcripts.read(chat.id).branch]
 
 
+@pytest.mark.slow
 async def test_a_chat_can_be_continued_after_quitting(open_app, tmp_path):
     async with SqliteChatRepository(tmp_path) as repository, open_app(ScriptedClient(), repository=repository) as user:
         await user.asks("Who are you?")
@@ -106,6 +109,7 @@ def _write_long_chat(data_dir: Path, n_questions: int) -> int:
     return chat.id
 
 
+@pytest.mark.slow
 async def test_a_long_chat_is_shown_from_its_end_to_its_beginning_and_sent_whole(open_app, tmp_path):
     _write_long_chat(tmp_path, 50)
     client = ScriptedClient()
@@ -122,6 +126,7 @@ async def test_a_long_chat_is_shown_from_its_end_to_its_beginning_and_sent_whole
     assert len(client.requests[0]) == 101
 
 
+@pytest.mark.slow
 async def test_page_keys_pressed_before_the_messages_above_are_mounted_scroll_as_far_as_later_ones(open_app, tmp_path):
     _write_long_chat(tmp_path, 50)
     async with SqliteChatRepository(tmp_path) as repository, open_app(ScriptedClient(), repository=repository) as user:
@@ -132,6 +137,7 @@ async def test_page_keys_pressed_before_the_messages_above_are_mounted_scroll_as
         await user.sees("assistant 38.")
 
 
+@pytest.mark.slow
 async def test_a_chat_is_opened_at_any_of_its_messages(open_app, tmp_path):
     chat_id = _write_long_chat(tmp_path, 50)
     with ChatStore(tmp_path) as store:
@@ -171,6 +177,7 @@ async def test_an_unusable_store_is_reported_and_no_question_is_lost(open_app, t
         await user.sees("hi", "No answer")
 
 
+@pytest.mark.slow
 async def test_an_unsaved_question_is_saved_when_it_is_asked_again(open_app, tmp_path, monkeypatch):
     client = ScriptedClient()
     async with SqliteChatRepository(tmp_path) as repository, open_app(client, repository=repository) as user:
@@ -205,6 +212,7 @@ async def test_an_imported_chat_can_be_continued(tmp_path):
     assert [content for _, content in _shown(tmp_path)] == ["How can I help?", "like this", "Fine."]
 
 
+@pytest.mark.slow
 async def test_another_chat_is_opened_and_continued(open_app, tmp_path):
     client = ScriptedClient(ScriptedReply(deltas=("Of soup.",)), ScriptedReply(deltas=("Of bread.",)))
     async with SqliteChatRepository(tmp_path) as repository, open_app(client, repository=repository) as user:
@@ -241,6 +249,7 @@ async def test_messages_are_not_mounted_for_a_chat_that_was_closed_meanwhile(ope
         assert len(transcript._window) == 0
 
 
+@pytest.mark.slow
 async def test_scrolling_up_faster_than_messages_come_stays_where_it_got_to(open_app, tmp_path):
     _write_long_chat(tmp_path, 50)
     async with SqliteChatRepository(tmp_path) as repository, open_app(ScriptedClient(), repository=repository) as user:

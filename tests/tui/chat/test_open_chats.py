@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
 from app.chat.conversation import MessageState
 from app.chat.repository import SqliteChatRepository
 from app.chat.store.chat_store import ChatStore
@@ -39,6 +41,7 @@ async def test_a_question_sent_during_an_answer_waits_and_is_sent_when_that_ends
     assert [message.content for message in client.requests[1]] == ["first", "Half whole.", "second"]
 
 
+@pytest.mark.slow
 async def test_up_takes_a_waiting_question_back_to_be_edited(open_app):
     client = ScriptedClient(SLOW, SECOND)
     async with open_app(client) as user:
@@ -74,6 +77,7 @@ async def test_stopping_an_answer_puts_the_waiting_questions_back_into_the_promp
     assert len(client.requests) == 1
 
 
+@pytest.mark.slow
 async def test_waiting_questions_are_not_sent_after_a_failure(open_app):
     died = ScriptedReply(deltas=("Half ",), ending=EngineError("It died."), pause_after=1)
     client = ScriptedClient(died, SECOND)
@@ -120,6 +124,7 @@ async def test_an_answer_goes_on_in_a_new_chat_and_is_saved(open_app, tmp_path):
     assert client.n_aborted == 0
 
 
+@pytest.mark.slow
 async def test_a_chat_shows_its_answer_grow_when_it_is_opened_again(open_app, tmp_path):
     client = ScriptedClient(SLOW, SECOND)
     async with SqliteChatRepository(tmp_path) as repository, open_app(client, repository=repository) as user:
@@ -136,6 +141,7 @@ async def test_a_chat_shows_its_answer_grow_when_it_is_opened_again(open_app, tm
     assert _contents(tmp_path, "other") == ["other", "The second answer."]
 
 
+@pytest.mark.slow
 async def test_the_list_of_chats_shows_which_are_being_answered(open_app, tmp_path):
     client = ScriptedClient(SLOW)
     async with SqliteChatRepository(tmp_path / "data") as repository, open_app(client, repository=repository) as user:
@@ -148,6 +154,7 @@ async def test_the_list_of_chats_shows_which_are_being_answered(open_app, tmp_pa
         await user.sees("first")
 
 
+@pytest.mark.slow
 async def test_a_question_that_waits_in_a_hidden_chat_is_sent_there(open_app, tmp_path):
     client = ScriptedClient(SLOW, SECOND)
     async with SqliteChatRepository(tmp_path) as repository, open_app(client, repository=repository) as user:
@@ -167,6 +174,7 @@ async def test_a_question_that_waits_in_a_hidden_chat_is_sent_there(open_app, tm
     assert _contents(tmp_path, "first") == ["first", "Half whole.", "second", "The second answer."]
 
 
+@pytest.mark.slow
 async def test_coming_back_before_a_waiting_question_is_sent_shows_it_and_the_unsent_text(open_app, tmp_path):
     client = ScriptedClient(SLOW, SECOND)
     async with SqliteChatRepository(tmp_path) as repository, open_app(client, repository=repository) as user:
@@ -181,6 +189,7 @@ async def test_coming_back_before_a_waiting_question_is_sent_shows_it_and_the_un
         await user.until(lambda: _prompt(user) == "unsent", "the text in the prompt was lost")
 
 
+@pytest.mark.slow
 async def test_quitting_keeps_the_text_of_every_running_answer(open_app, tmp_path):
     client = ScriptedClient(SLOW)
     async with SqliteChatRepository(tmp_path) as repository, open_app(client, repository=repository) as user:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import pytest
+
 from app.chat.conversation import ChatSettings
 from app.chat.presets import Presets
 from app.chat.repository import SqliteChatRepository
@@ -38,6 +40,7 @@ async def _finds(user, words: str) -> None:
     await user.presses("down")
 
 
+@pytest.mark.slow
 async def test_options_of_a_chat_are_sent_with_its_questions_and_saved_with_it(open_app, tmp_path):
     client = ScriptedClient()
     async with SqliteChatRepository(tmp_path) as repository, open_app(client, repository=repository) as user:
@@ -56,6 +59,7 @@ async def test_options_of_a_chat_are_sent_with_its_questions_and_saved_with_it(o
     assert client.options[1] == client.options[0]
 
 
+@pytest.mark.slow
 async def test_an_invalid_value_is_reported_and_changes_nothing(open_app):
     client = ScriptedClient()
     async with open_app(client) as user:
@@ -68,6 +72,7 @@ async def test_an_invalid_value_is_reported_and_changes_nothing(open_app):
     assert client.options == [GenerationOptions()]
 
 
+@pytest.mark.slow
 async def test_a_number_that_nobody_uses_is_taken_and_noted_in_the_form_and_in_the_line(open_app):
     client = ScriptedClient()
     note = "temperature 9 is unusual, 0 to 2 is common"
@@ -90,6 +95,7 @@ async def test_a_number_that_nobody_uses_is_taken_and_noted_in_the_form_and_in_t
     assert client.options == [GenerationOptions(temperature=9.0)]
 
 
+@pytest.mark.slow
 async def test_an_option_is_set_in_the_line_itself(open_app):
     client = ScriptedClient()
     async with open_app(client) as user:
@@ -106,6 +112,7 @@ async def test_an_option_is_set_in_the_line_itself(open_app):
     assert client.options == [GenerationOptions(top_k=40)]
 
 
+@pytest.mark.slow
 async def test_options_are_saved_as_a_preset_that_another_chat_applies(open_app, tmp_path):
     client = ScriptedClient()
     async with open_app(client) as user:
@@ -135,6 +142,7 @@ async def test_a_missing_preset_is_reported(open_app):
         await user.sees("/preset NAME, one of:", "precise: temperature 0.2", "/options saves another.")
 
 
+@pytest.mark.slow
 async def test_all_fields_are_reached_in_a_small_terminal(open_app):
     async with open_app(ScriptedClient(), size=(60, 20)) as user:
         await user.sees("ready")
@@ -142,6 +150,7 @@ async def test_all_fields_are_reached_in_a_small_terminal(open_app):
         await user.sees("temperature", "max_tokens", "preset", "Enter applies")
 
 
+@pytest.mark.slow
 async def test_every_sampler_and_a_stop_string_are_typed_into_the_form_and_sent(open_app):
     client = ScriptedClient()
     async with open_app(client) as user:
@@ -154,6 +163,7 @@ async def test_every_sampler_and_a_stop_string_are_typed_into_the_form_and_sent(
     assert client.options == [GenerationOptions(stop=("END",), samplers=samplers)]
 
 
+@pytest.mark.slow
 async def test_a_schema_is_pasted_with_its_line_breaks_and_shown_again(open_app):
     client = ScriptedClient()
     async with open_app(client) as user:
@@ -173,6 +183,7 @@ async def test_a_schema_is_pasted_with_its_line_breaks_and_shown_again(open_app)
     assert client.options == [GenerationOptions(json_schema={"type": "object"})]
 
 
+@pytest.mark.slow
 async def test_a_schema_that_the_service_refuses_is_reported_in_the_form_at_once(open_app, tmp_path):
     client = ScriptedClient()
     client.schema_error = RequestError("The schema's type is 'thing'.", "Known: object, array.")
@@ -228,6 +239,7 @@ async def test_a_new_chat_begins_with_the_default_preset_and_system_prompt_of_th
     assert client.options == [GenerationOptions(max_tokens=9)] * 2
 
 
+@pytest.mark.slow
 async def test_a_stored_chat_keeps_its_own_settings_beside_other_defaults(open_app, tmp_path):
     client = ScriptedClient()
     async with SqliteChatRepository(tmp_path) as repository, open_app(client, repository=repository) as user:
@@ -257,6 +269,7 @@ async def test_a_default_preset_that_is_missing_is_reported_and_the_system_promp
 SAMPLING = model_sampling((("model", {"temperature": 0.25}), ("catalogue", {"top_p": 0.9, "dry_multiplier": 0.5})))
 
 
+@pytest.mark.slow
 async def test_an_empty_field_shows_the_effective_value_and_whose_it_is(open_app):
     async with open_app(ScriptedClient(model=replace(READY, sampling=SAMPLING))) as user:
         await user.sees("ready")
@@ -267,6 +280,7 @@ async def test_an_empty_field_shows_the_effective_value_and_whose_it_is(open_app
         await user.sees("share of probability that is kept")
 
 
+@pytest.mark.slow
 async def test_another_engine_does_not_say_what_it_samples_with(open_app):
     async with open_app(ScriptedClient()) as user:
         await user.sees("ready")
@@ -274,6 +288,7 @@ async def test_another_engine_does_not_say_what_it_samples_with(open_app):
         await user.sees("the engine's default")
 
 
+@pytest.mark.slow
 async def test_the_usual_options_come_first_and_a_key_shows_the_others(open_app):
     async with open_app(ScriptedClient(model=replace(READY, sampling=SAMPLING)), size=(100, 60)) as user:
         await user.sees("ready")
@@ -286,6 +301,7 @@ async def test_the_usual_options_come_first_and_a_key_shows_the_others(open_app)
         await user.no_longer_sees("dry_multiplier")
 
 
+@pytest.mark.slow
 async def test_a_changed_option_is_shown_and_bright_though_the_others_are_folded(open_app):
     client = ScriptedClient()
     async with open_app(client) as user:
@@ -299,6 +315,7 @@ async def test_a_changed_option_is_shown_and_bright_though_the_others_are_folded
         await user.until(lambda: len(user.app.screen.query(".-changed")) == 1, "an emptied field is not changed")
 
 
+@pytest.mark.slow
 async def test_an_option_is_found_by_its_name_or_its_meaning_though_it_is_folded(open_app):
     client = ScriptedClient()
     async with open_app(client) as user:

@@ -61,6 +61,7 @@ async def test_once_all_is_read_a_word_is_left(open_app, notes):
         assert line.split()[-1] == "read"
 
 
+@pytest.mark.slow
 async def test_commands_are_not_read(open_app, notes):
     client = ScriptedClient()
     async with open_app(client) as user:

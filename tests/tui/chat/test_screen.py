@@ -128,6 +128,7 @@ async def test_question_that_waits_for_loading_can_be_stopped(open_app):
     assert client.requests == []
 
 
+@pytest.mark.slow
 async def test_service_that_dies_mid_answer_is_reported_and_found_again(open_app):
     gone = ServiceError("No localllm service answers.", "Start it again.")
     client = ScriptedClient(ScriptedReply(deltas=("Half ",), ending=gone), ScriptedReply(deltas=("Whole.",)))
@@ -153,6 +154,7 @@ async def test_worker_that_dies_is_loaded_again_by_the_same_service(open_app):
     assert client.n_opened == 1
 
 
+@pytest.mark.slow
 async def test_overflow_shows_the_numbers_and_a_new_chat_is_one_key_away(open_app):
     client = ScriptedClient(ScriptedReply(ending=ContextOverflowError(3000, 2048)), ScriptedReply(deltas=("Fresh.",)))
     async with open_app(client) as user:
@@ -353,6 +355,7 @@ async def test_quit_during_an_answer_aborts_it_and_closes_the_service(open_app):
     assert client.n_closed == client.n_opened == 1
 
 
+@pytest.mark.slow
 async def test_text_selected_with_the_mouse_is_copied_verbatim(open_app):
     client = ScriptedClient(ScriptedReply(deltas=("*One* `two`\n\n", "- three\n- four")))
     async with open_app(client) as user:
@@ -369,6 +372,7 @@ async def test_text_selected_with_the_mouse_is_copied_verbatim(open_app):
         await user.sees("R again")
 
 
+@pytest.mark.slow
 async def test_page_up_leaves_the_end_while_text_streams_and_page_down_returns(open_app):
     lines = tuple(f"- line {number}\n" for number in range(25))
     client = ScriptedClient(ScriptedReply(deltas=(*lines, "- more\n"), pause_after=25))
@@ -407,6 +411,7 @@ async def test_no_cursor_blinks_in_any_field(open_app, key: str):
         )
 
 
+@pytest.mark.slow
 async def test_palette_runs_a_command(open_app):
     async with open_app(ScriptedClient()) as user:
         await user.presses("ctrl+p")
@@ -416,6 +421,7 @@ async def test_palette_runs_a_command(open_app):
         await user.sees("No system prompt is set.")
 
 
+@pytest.mark.slow
 async def test_a_model_that_the_service_unloaded_is_said_to_be_and_loads_with_the_next_question(user_of):
     client = ScriptedClient(ScriptedReply(deltas=("Here again.",)))
     async with ServiceConnection(client.opened, "guide", check_s=0.0) as connection:

@@ -19,6 +19,7 @@ def _texts(request) -> list[str]:
     return [message.content for message in request]
 
 
+@pytest.mark.slow
 async def test_a_version_of_an_answer_can_be_selected_and_continued(open_app, tmp_path):
     client = ScriptedClient(*TWO, ScriptedReply(deltas=("On.",)))
     async with SqliteChatRepository(tmp_path) as repository, open_app(client, repository=repository) as user:
@@ -37,6 +38,7 @@ async def test_a_version_of_an_answer_can_be_selected_and_continued(open_app, tm
         await user.sees("First try.", "‹ 1/2 ›", "On.")
 
 
+@pytest.mark.slow
 async def test_a_click_on_the_arrow_shows_the_other_version(open_app):
     async with open_app(ScriptedClient(*TWO)) as user:
         await user.asks("again?")
@@ -49,6 +51,7 @@ async def test_a_click_on_the_arrow_shows_the_other_version(open_app):
         await user.sees("First try.", "‹ 1/2 ›")
 
 
+@pytest.mark.slow
 async def test_an_edited_question_is_a_version_and_its_answer_another_branch(open_app):
     client = ScriptedClient(ScriptedReply(deltas=("Of cats.",)), ScriptedReply(deltas=("Of dogs.",)))
     async with open_app(client) as user:
@@ -103,6 +106,7 @@ async def test_a_stopped_answer_is_continued_and_saved_as_one(open_app, tmp_path
         assert [message.content for message in store.messages.of(chat.id)] == ["tell", "Once upon a time."]
 
 
+@pytest.mark.slow
 async def test_a_cut_answer_of_another_day_is_written_on(open_app, tmp_path):
     cut = ScriptedReply(deltas=("One, two",), ending=replace(COMPLETED, finish_reason="length"))
     async with (
@@ -119,6 +123,7 @@ async def test_a_cut_answer_of_another_day_is_written_on(open_app, tmp_path):
         await user.no_longer_sees("token limit reached")
 
 
+@pytest.mark.slow
 async def test_a_deletion_is_undone_with_alt_u(open_app, tmp_path):
     async with SqliteChatRepository(tmp_path) as repository, open_app(ScriptedClient(), repository=repository) as user:
         for question in ("first", "second"):
@@ -156,6 +161,7 @@ async def test_an_answer_that_came_to_nothing_is_no_version(open_app):
         assert "2/2 ›" not in user.screen_text
 
 
+@pytest.mark.slow
 async def test_selected_message_is_copied_and_below_the_last_one_is_the_prompt(open_app):
     async with open_app(ScriptedClient()) as user:
         await user.asks("copy me")
@@ -167,6 +173,7 @@ async def test_selected_message_is_copied_and_below_the_last_one_is_the_prompt(o
         await user.sees("│ y")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("n_lines", [1, 30], ids=["short", "long"])
 async def test_the_keys_of_the_last_message_are_in_view(open_app, n_lines):
     client = ScriptedClient(*[ScriptedReply(deltas=("\n\n".join("abc" * n_lines), "\n\nDone."))] * 2)
@@ -197,6 +204,7 @@ async def _types_in_one_burst(user, *keys: str) -> None:
         user.app.post_message(Key(key, key if len(key) == 1 else None))
 
 
+@pytest.mark.slow
 async def test_a_letter_right_behind_the_selection_is_for_the_message_and_not_for_the_prompt(open_app):
     async with open_app(ScriptedClient(*TWO)) as user:
         await user.asks("again?")
@@ -206,6 +214,7 @@ async def test_a_letter_right_behind_the_selection_is_for_the_message_and_not_fo
         assert user.app.screen.prompt.text == ""
 
 
+@pytest.mark.slow
 async def test_each_key_of_a_burst_goes_to_the_widget_focused_by_the_previous_one(open_app):
     client = ScriptedClient(ScriptedReply(deltas=("Of cats.",)), ScriptedReply(deltas=("Of dogs.",)))
     async with open_app(client) as user:

@@ -41,6 +41,7 @@ async def test_the_key_that_copies_code_is_shown_at_a_message_that_has_code(open
         )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("keys", ["2", "down enter"])
 async def test_one_of_several_blocks_is_chosen_by_number_or_with_the_arrows(open_app, keys):
     async with open_app(_answering(THREE)) as user:
@@ -67,6 +68,7 @@ async def test_the_slash_command_takes_a_number_and_means_the_last_answer(open_a
         assert user.app.clipboard == "third"
 
 
+@pytest.mark.slow
 async def test_the_palette_copies_of_the_selected_message(open_app):
     client = ScriptedClient(ScriptedReply(deltas=("```\nfirst\n```",)), ScriptedReply(deltas=("```\nsecond\n```",)))
     async with open_app(client) as user:
@@ -104,6 +106,7 @@ async def test_what_copies_a_block_is_no_part_of_a_selection(open_app):
         assert "copy" not in user.app.clipboard
 
 
+@pytest.mark.slow
 async def test_escape_copies_nothing(open_app):
     async with open_app(_answering(THREE)) as user:
         await user.asks("go")
@@ -115,6 +118,7 @@ async def test_escape_copies_nothing(open_app):
         assert user.app.clipboard == ""
 
 
+@pytest.mark.slow
 async def test_hostile_code_is_copied_and_listed_without_its_escape_sequences(open_app):
     hostile = "```\x1b]52;c;AAAA\x07sh\nrm\x1b[201~\x9b31m\n```\n\n```\n[red]x[/red]\u202e\n```\n"
     async with open_app(_answering(hostile)) as user:

@@ -32,6 +32,7 @@ async def test_slash_clear_starts_a_new_chat(open_app):
         await user.no_longer_sees("Hello.")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("line", ["?", "/?"])
 async def test_a_question_mark_alone_shows_the_help(open_app, line):
     client = ScriptedClient()
@@ -57,6 +58,7 @@ async def test_slash_model_changes_the_model_by_a_part_of_its_name(open_app):
         await user.sees("There is no local model nosuch.")
 
 
+@pytest.mark.slow
 async def test_slash_model_alone_lists_the_models_though_another_command_begins_like_it(open_app):
     async with open_app(client_with_models()) as user:
         await user.types("/model")
@@ -83,6 +85,7 @@ async def test_ctrl_c_copies_the_selection_of_the_prompt(open_app):
         await user.no_longer_sees("keep this")
 
 
+@pytest.mark.slow
 async def test_ctrl_c_copies_the_selection_of_an_answer_and_then_stops_the_answer(open_app):
     client = ScriptedClient(ScriptedReply(deltas=("Kept half\n\n", "never"), pause_after=1))
     async with open_app(client) as user:
@@ -127,6 +130,7 @@ async def test_what_is_typed_between_two_ctrl_c_is_no_wish_to_quit(open_app):
         assert not user.app._exit
 
 
+@pytest.mark.slow
 async def test_ctrl_c_ends_the_edit_of_a_question(open_app):
     async with open_app(ScriptedClient()) as user:
         await user.asks("first")
@@ -185,6 +189,7 @@ async def _has_answers(user, n_answers: int) -> None:
     await user.sees("ready")
 
 
+@pytest.mark.slow
 async def test_what_is_typed_after_a_click_on_an_answer_is_typed(open_app):
     client = ScriptedClient()
     async with open_app(client) as user:
@@ -201,6 +206,7 @@ async def test_what_is_typed_after_a_click_on_an_answer_is_typed(open_app):
     assert [request[-1].content for request in client.requests] == ["first", "second", "cod"]
 
 
+@pytest.mark.slow
 async def test_the_actions_below_a_clicked_message_are_for_it(open_app):
     client = ScriptedClient()
     async with open_app(client) as user:
@@ -214,6 +220,7 @@ async def test_the_actions_below_a_clicked_message_are_for_it(open_app):
         await user.sees("Editing the question", "│ first")
 
 
+@pytest.mark.slow
 async def test_what_is_typed_after_a_search_hit_is_opened_is_typed(open_app, tmp_path):
     client = ScriptedClient()
     async with SqliteChatRepository(tmp_path) as repository, open_app(client, repository=repository) as user:
@@ -236,6 +243,7 @@ async def test_backspace_deletes_no_message_even_if_one_was_selected_by_its_key(
         await user.sees("first", "second", "R again")
 
 
+@pytest.mark.slow
 async def test_letters_that_are_no_command_of_the_selected_message_go_to_the_prompt(open_app):
     async with open_app(ScriptedClient()) as user:
         await _has_two_answers(user)
@@ -246,6 +254,7 @@ async def test_letters_that_are_no_command_of_the_selected_message_go_to_the_pro
         await user.sees("│ who? me")
 
 
+@pytest.mark.slow
 async def test_a_deletion_stays_undoable_behind_the_next_question(open_app, tmp_path):
     async with SqliteChatRepository(tmp_path) as repository, open_app(ScriptedClient(), repository=repository) as user:
         await _has_two_answers(user)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
 from app.chat.conversation import ChatSettings, MessageContent
 from app.chat.repository import SqliteChatRepository
 from app.chat.store.chat_store import ChatStore
@@ -22,6 +24,7 @@ def _library(tmp_path: Path) -> Path:
     return folder
 
 
+@pytest.mark.slow
 async def test_a_base_model_says_how_to_talk_with_it_and_then_continues_the_text(open_app, tmp_path):
     client = ScriptedClient(BASE_MODEL, ScriptedReply(deltas=(" a time.",)))
     async with SqliteChatRepository(tmp_path) as repository, open_app(client, repository=repository) as user:
@@ -50,6 +53,7 @@ async def test_a_template_says_that_tools_are_not_offered_with_it(open_app, tmp_
         await user.sees("offered none")
 
 
+@pytest.mark.slow
 async def test_a_template_is_chosen_from_a_list_and_formats_the_chat(open_app):
     client = ScriptedClient()
     async with open_app(client) as user:
@@ -90,6 +94,7 @@ async def test_a_prompt_of_the_library_is_put_into_the_composer_with_its_first_p
         await user.sees("Summarize it in {{n}} lines.")
 
 
+@pytest.mark.slow
 async def test_a_prompt_with_an_unfilled_placeholder_is_sent_only_by_a_second_enter(open_app, tmp_path):
     _library(tmp_path)
     client = ScriptedClient()
@@ -121,6 +126,7 @@ async def test_a_prompt_with_an_unfilled_placeholder_is_sent_only_by_a_second_en
     assert client.requests[1][-1].content == "Summarize {{text}} in {{n}} lines."
 
 
+@pytest.mark.slow
 async def test_a_preset_whose_system_prompt_has_placeholders_asks_for_them(open_app, tmp_path):
     (tmp_path / "data").mkdir()
     (tmp_path / "data" / "presets.toml").write_text('[tutor]\nsystem = "Teach {{subject}} to {{whom}}."\n')
@@ -139,6 +145,7 @@ async def test_a_preset_whose_system_prompt_has_placeholders_asks_for_them(open_
     assert client.requests[0][0].content == "Teach Latin to me."
 
 
+@pytest.mark.slow
 async def test_prompts_are_listed_and_their_names_completed(open_app, tmp_path):
     _library(tmp_path)
     async with open_app(ScriptedClient()) as user:
@@ -160,6 +167,7 @@ async def test_prompts_are_listed_and_their_names_completed(open_app, tmp_path):
         await user.sees("There is no prompt nowhere.")
 
 
+@pytest.mark.slow
 async def test_prompts_and_presets_that_ship_are_listed_behind_the_persons_own(open_app, tmp_path):
     _library(tmp_path)
     async with open_app(ScriptedClient(), size=(200, 44)) as user:
@@ -172,6 +180,7 @@ async def test_prompts_and_presets_that_ship_are_listed_behind_the_persons_own(o
         await user.sees("precise: temperature 0.2")
 
 
+@pytest.mark.slow
 async def test_tab_goes_from_one_variable_of_a_prompt_to_the_next(open_app):
     async with open_app(ScriptedClient(), size=(120, 30)) as user:
         await user.sees("ready")

@@ -77,6 +77,7 @@ def test_the_title_is_found_in_what_a_model_says_around_it(answer):
     assert parse_title(answer) == TITLES[answer]
 
 
+@pytest.mark.slow
 async def test_where_the_answer_holds_no_title_the_question_stays_it(open_app, tmp_path):
     chatty = ScriptedReply(deltas=("I'm sorry, but I cannot ", "give a title to that."))
     client = ScriptedClient(ANSWER, chatty, model=IDLE)
@@ -133,6 +134,7 @@ async def test_where_the_model_fails_the_question_stays_the_title(open_app, tmp_
     assert _titles(tmp_path) == ["Tell me of cats"]
 
 
+@pytest.mark.slow
 async def test_a_question_comes_before_a_title(open_app, tmp_path):
     slow = ScriptedReply(deltas=("Why",), pause_after=1)
     client = ScriptedClient(ANSWER, slow, ScriptedReply(deltas=("They bark.",)), model=IDLE)

@@ -13,6 +13,8 @@ from app.chat.repository import SqliteChatRepository
 from app.chat.store.chat_store import ChatStore
 from tests.app.client.scripted_client import ScriptedClient, ScriptedReply
 
+pytestmark = pytest.mark.slow
+
 BRANCHED = "Another window wrote here meanwhile"
 
 

@@ -78,6 +78,7 @@ async def test_first_row_is_written_again_for_another_width(open_app: InlineSess
         await user.sees("localllm · Jobs")
 
 
+@pytest.mark.slow
 async def test_click_on_help_behind_keys_that_do_not_fit_opens_the_help(open_app: InlineSession) -> None:
     async with open_app(ScriptedClient(), size=(44, 20)) as user:
         await user.sees("enter send", "f1 help")
@@ -86,6 +87,7 @@ async def test_click_on_help_behind_keys_that_do_not_fit_opens_the_help(open_app
         await user.sees("Keys and commands")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("width", [40, 56, 72, 80, 100])
 async def test_keys_that_do_not_fit_are_left_out_whole_from_the_least_important(
     open_app: InlineSession, width: int

@@ -77,6 +77,7 @@ async def test_it_is_shown_by_the_width_and_the_setting(window, store, size, set
         assert ("▌Dinner" in user.screen_text) is is_shown
 
 
+@pytest.mark.slow
 async def test_ctrl_o_gives_it_the_keys_opens_hides_and_remembers(window, store, tmp_path):
     keep(store, "Bread", "how to bake", age_days=1)
     keep(store, "Dinner", "what to cook")
@@ -98,6 +99,7 @@ async def test_ctrl_o_gives_it_the_keys_opens_hides_and_remembers(window, store,
     assert (tmp_path / "config.toml").read_text().split() == ["sidebar", "=", '"auto"']
 
 
+@pytest.mark.slow
 async def test_in_a_narrow_terminal_it_lies_over_the_chat_until_it_is_left(window, store):
     keep(store, "Bread", "how to bake", age_days=1)
     keep(store, "Dinner", "what to cook")
@@ -126,6 +128,7 @@ async def test_a_click_opens_a_chat(window, store):
         await user.sees("▌Bread", "how to bake")
 
 
+@pytest.mark.slow
 async def test_chats_are_filtered_renamed_deleted_and_restored_there(window, store):
     keep(store, "Bread", "how to bake", age_days=1)
     keep(store, "Dinner", "aubergines")
@@ -151,6 +154,7 @@ async def test_chats_are_filtered_renamed_deleted_and_restored_there(window, sto
     assert [chat.title for chat in store.chats.page()] == ["Dinner!", "Bread"]
 
 
+@pytest.mark.slow
 async def test_it_shows_what_answers_what_asks_and_what_was_not_seen(window, store):
     write = ToolCall("w", "write", "{}")
     slow = ScriptedReply(deltas=("Half.", "Whole."), pause_after=1)
@@ -171,6 +175,7 @@ async def test_it_shows_what_answers_what_asks_and_what_was_not_seen(window, sto
         assert "● now" not in _column(user)
 
 
+@pytest.mark.slow
 async def test_an_esc_there_stops_no_answer(window, store):
     client = ScriptedClient(ScriptedReply(deltas=("Half.", "Whole."), pause_after=1))
     async with window(client=client) as user:
@@ -182,6 +187,7 @@ async def test_an_esc_there_stops_no_answer(window, store):
         await user.sees("Whole.")
 
 
+@pytest.mark.slow
 async def test_the_open_chat_is_renamed_and_exported_from_the_prompt(window, store, tmp_path):
     async with window() as user:
         await user.asks("/rename Soup")
@@ -201,6 +207,7 @@ async def test_the_open_chat_is_renamed_and_exported_from_the_prompt(window, sto
     assert "Hello." in (tmp_path / "soup.md").read_text()
 
 
+@pytest.mark.slow
 async def test_nothing_is_read_of_many_chats_but_the_first_page(window, store):
     for number in range(120):
         keep(store, f"Number {number}", age_days=1)

@@ -20,6 +20,8 @@ from tests.quantizer.gguf_files import tiny_llama
 from tests.tui.far_engine import FarEngine
 from tests.tui.typist import CTRL_C, CTRL_D, PROMPT, Typist
 
+pytestmark = pytest.mark.slow
+
 CHAT = ("chat", "--inline")
 TEMPLATE = "{% for message in messages %}<{{ message.role }}>{{ message.content }}\n{% endfor %}<assistant>"
 

@@ -18,6 +18,7 @@ PULL = Job(id="job-1", kind="pull", title="pull org/model:Q4_K_M", arguments={},
 TUNE = Job(id="job-2", kind="tune", title="tune guide", arguments={}, created_s=2.0, state="queued")
 
 
+@pytest.mark.slow
 async def test_jobs_are_followed_and_the_log_is_of_the_one_under_the_cursor(open_app):
     client = ScriptedClient(jobs=[PULL, TUNE])
     client.logs = {"job-1": "first line\nsecond line\n", "job-2": "tuning threads\n"}
@@ -32,6 +33,7 @@ async def test_jobs_are_followed_and_the_log_is_of_the_one_under_the_cursor(open
         await user.sees("third line")
 
 
+@pytest.mark.slow
 async def test_a_job_is_cancelled_retried_and_forgotten(open_app):
     client = ScriptedClient(jobs=[PULL])
     async with open_app(client) as user:
@@ -148,6 +150,7 @@ async def test_what_the_settings_say_of_jobs_is_done_without_a_question(open_app
     assert client.is_staying == (setting == "go-on")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("setting", ["ask", "stop"])
 async def test_a_terminal_that_closes_asks_nothing_and_jobs_go_on_unless_they_are_to_stop(open_app, setting):
     client = ScriptedClient(jobs=[PULL])
@@ -222,6 +225,7 @@ async def test_a_note_covers_nothing_of_what_is_read(open_app, size):
         assert [line for line in read if line not in shown] == []
 
 
+@pytest.mark.slow
 async def test_the_log_follows_and_shows_only_lines_with_what_is_typed(open_app, tmp_path):
     path = tmp_path / "cache" / "service.log"
     path.parent.mkdir(exist_ok=True)

@@ -63,6 +63,7 @@ def test_a_growing_block_is_coloured_as_a_finished_one():
     assert (Comment.Single, "# two") in grown.words(5)
 
 
+@pytest.mark.slow
 def test_only_the_end_of_a_growing_block_is_read_again(monkeypatch):
     read, lengths = code._Reader.read, []
     monkeypatch.setattr(

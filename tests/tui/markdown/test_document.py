@@ -75,6 +75,7 @@ def text_of(lines) -> str:
     return "\n".join("".join(segment.text for segment in line).rstrip() for line in lines)
 
 
+@pytest.mark.slow
 @given(st.lists(st.sampled_from(PIECES), max_size=30), st.data())
 def test_a_document_that_grew_equals_one_written_at_once(pieces, data):
     grown, source, drawing = MarkdownDocument(), "".join(pieces), pen()

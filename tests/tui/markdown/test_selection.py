@@ -9,6 +9,8 @@ from textual.color import Color
 
 from tests.app.client.scripted_client import ScriptedClient, ScriptedReply
 
+pytestmark = pytest.mark.slow
+
 ANSWER = """# Head
 
 plain **bold** `code` [to](http://x.example)

@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import asyncio
 
+import pytest
+
 from tests.tui.model_scenes import client_with_models
 from tui.connection import ServiceConnection
 from tui.jobs.monitor import JobMonitor
 from tui.models.lists import ModelLists
+
+pytestmark = pytest.mark.slow
 
 
 async def test_the_hub_is_asked_only_after_a_pause_in_typing():

@@ -37,6 +37,7 @@ async def _chosen(user, name, among="Recommended for this machine"):
     raise AssertionError(f"{name} was never chosen:\n{user.screen_text}")
 
 
+@pytest.mark.slow
 async def test_models_are_listed_with_their_figures_and_metadata_and_enter_talks_with_one_that_is_whole(open_app):
     client = client_with_models()
     async with open_app(client, size=(100, 30)) as user:
@@ -56,6 +57,7 @@ async def test_models_are_listed_with_their_figures_and_metadata_and_enter_talks
     assert client.loads[-1] == "/data/models/org/qwen/qwen3-0.6b-Q8_0.gguf"
 
 
+@pytest.mark.slow
 async def test_words_search_here_and_on_the_hub_and_enter_fetches_a_quant(open_app):
     client = client_with_models()
     async with open_app(client) as user:
@@ -89,6 +91,7 @@ async def test_a_checkpoint_is_fetched_to_be_quantized(open_app):
     assert client.started == [("pull", {"reference": "maker/Tiny-Coder", "quantize": "Q6_K"})]
 
 
+@pytest.mark.slow
 async def test_a_finished_download_is_announced_everywhere_and_one_key_chats_with_it(open_app):
     client = client_with_models()
     async with open_app(client, size=(100, 30)) as user:
@@ -132,6 +135,7 @@ async def test_an_unreachable_hub_is_reported_and_the_rest_works(open_app):
         await user.sees("HF_ENDPOINT", "import FILE.")  # the end of a long line is not cut
 
 
+@pytest.mark.slow
 async def test_quantizing_shows_size_loss_and_speed_before_it_begins(open_app):
     client = client_with_models()
     async with open_app(client) as user:
@@ -149,6 +153,7 @@ async def test_quantizing_shows_size_loss_and_speed_before_it_begins(open_app):
     assert client.started == [("quantize", {"source": source, "file_type": "Q4_K_M"})]
 
 
+@pytest.mark.slow
 async def test_of_a_quantized_model_todays_type_is_marked_and_larger_ones_are_not_offered_as_better(open_app):
     client = client_with_models()
     client.library.here[1] = replace(client.library.here[1], file_type="Q4_K_M", n_bytes=397_000_000)
@@ -163,6 +168,7 @@ async def test_of_a_quantized_model_todays_type_is_marked_and_larger_ones_are_no
     assert client.started[0][1]["file_type"] == "IQ2_XS"
 
 
+@pytest.mark.slow
 async def test_a_model_whose_types_cannot_be_computed_says_why_in_the_dialog(open_app):
     client = client_with_models()
 
@@ -179,6 +185,7 @@ async def test_a_model_whose_types_cannot_be_computed_says_why_in_the_dialog(ope
         await user.no_longer_sees("is damaged")
 
 
+@pytest.mark.slow
 async def test_a_word_meant_for_the_search_opens_the_choice_of_types_and_its_enter_starts_nothing(open_app):
     client = client_with_models()
     async with open_app(client) as user:
@@ -191,6 +198,7 @@ async def test_a_word_meant_for_the_search_opens_the_choice_of_types_and_its_ent
     assert client.started == []
 
 
+@pytest.mark.slow
 async def test_a_size_is_typed_right_behind_the_key_that_opens_the_dialog(open_app):
     client = client_with_models()
     async with open_app(client) as user:
@@ -201,6 +209,7 @@ async def test_a_size_is_typed_right_behind_the_key_that_opens_the_dialog(open_a
     assert client.started[0][1]["n_bytes"] == 300_000_000
 
 
+@pytest.mark.slow
 async def test_the_choice_of_types_and_the_field_for_a_size_are_seen_in_a_tiny_terminal(open_app):
     async with open_app(client_with_models(), size=(100, 30)) as user:
         await _opens_quantize(user)
@@ -210,6 +219,7 @@ async def test_the_choice_of_types_and_the_field_for_a_size_are_seen_in_a_tiny_t
             assert size[0] < 60 or "62 tok/s" in user.screen_text
 
 
+@pytest.mark.slow
 async def test_quantizing_says_at_once_that_it_prepares_and_a_second_press_opens_one_dialog(open_app):
     client = client_with_models()
     may_go_on = asyncio.Event()
@@ -233,6 +243,7 @@ async def test_quantizing_says_at_once_that_it_prepares_and_a_second_press_opens
         await user.no_longer_sees("397 MB")
 
 
+@pytest.mark.slow
 async def test_a_model_is_quantized_to_a_size(open_app):
     client = client_with_models()
     async with open_app(client) as user:
@@ -248,6 +259,7 @@ async def test_a_model_is_quantized_to_a_size(open_app):
     assert client.started[0][1]["n_bytes"] == 300_000_000
 
 
+@pytest.mark.slow
 async def test_files_to_delete_are_listed_before_the_removal(open_app):
     client = client_with_models()
     async with open_app(client) as user:
@@ -265,6 +277,7 @@ async def test_files_to_delete_are_listed_before_the_removal(open_app):
     assert client.library.removed == ["/data/models/org/qwen/qwen3-0.6b-Q8_0.gguf"]
 
 
+@pytest.mark.slow
 async def test_another_programs_model_is_imported(open_app):
     client = client_with_models()
     async with open_app(client) as user:
@@ -275,6 +288,7 @@ async def test_another_programs_model_is_imported(open_app):
     assert client.library.imported == ["/ollama/blobs/sha256-1"]
 
 
+@pytest.mark.slow
 async def test_a_loaded_model_stays_for_a_while_and_is_unloaded(open_app):
     client = client_with_models()
     async with open_app(client) as user:
@@ -288,6 +302,7 @@ async def test_a_loaded_model_stays_for_a_while_and_is_unloaded(open_app):
     assert client.library.keep_alives == [("guide", "10m")]
 
 
+@pytest.mark.slow
 async def test_an_engine_that_is_not_localllm_is_reported_as_chat_only(open_app):
     client = ScriptedClient()
     del client.library
@@ -310,6 +325,7 @@ async def test_names_from_elsewhere_reach_the_terminal_clean(open_app):
         assert "\x07" not in user.screen_text
 
 
+@pytest.mark.slow
 async def test_a_file_copied_into_the_models_folder_appears_while_the_screen_is_open(open_app, tmp_path):
     folder = tmp_path / "models"
     client = client_with_models()
@@ -338,6 +354,7 @@ def _copy(client, model):
     client.library.here.append(model)
 
 
+@pytest.mark.slow
 async def test_a_typed_path_never_reaches_the_hub_and_enter_imports_the_file(open_app, tmp_path):
     client = client_with_models()
     path = small_model(tmp_path / "my models" / "mine.gguf")
@@ -354,6 +371,7 @@ async def test_a_typed_path_never_reaches_the_hub_and_enter_imports_the_file(ope
     assert client.library.searched == []
 
 
+@pytest.mark.slow
 async def test_a_dropped_file_is_taken_without_its_quotes(open_app, tmp_path):
     client = client_with_models()
     path = small_model(tmp_path / "my models" / "mine.gguf")
@@ -364,6 +382,7 @@ async def test_a_dropped_file_is_taken_without_its_quotes(open_app, tmp_path):
     assert client.library.searched == []
 
 
+@pytest.mark.slow
 async def test_i_on_any_row_offers_files_and_what_other_programs_hold(open_app, tmp_path, monkeypatch):
     monkeypatch.setenv("HOME", str(tmp_path))
     client = client_with_models()
@@ -424,6 +443,7 @@ async def test_the_row_above_says_what_is_here_and_the_header_what_room_there_is
         await user.sees("chat 3 · embedding 1 · elsewhere 1", "GB memory · ", "of disk free", "default")
 
 
+@pytest.mark.slow
 async def test_keys_that_do_nothing_with_the_selected_row_are_dimmed_and_do_nothing(open_app):
     async with open_app(client_with_models(), size=(140, 30)) as user:
         await user.presses("f6")
@@ -472,6 +492,7 @@ async def test_keys_to_verify_and_to_ask_for_updates_are_in_the_last_row(open_ap
         await user.sees("v verify", "U updates")
 
 
+@pytest.mark.slow
 async def test_enter_without_a_type_says_how_one_is_selected(open_app):
     client = client_with_models()
     async with open_app(client) as user:
@@ -481,6 +502,7 @@ async def test_enter_without_a_type_says_how_one_is_selected(open_app):
     assert client.started == []
 
 
+@pytest.mark.slow
 async def test_a_model_is_renamed_and_becomes_the_default(open_app):
     client = client_with_models()
     async with open_app(client, size=(140, 30)) as user:
@@ -505,6 +527,7 @@ async def test_a_loaded_model_is_refused_before_a_dialog_asks(open_app, key, ver
         assert not user.app.screen.is_modal
 
 
+@pytest.mark.slow
 async def test_a_renamed_model_stays_selected(open_app):
     async with open_app(client_with_models(), size=(140, 30)) as user:
         await user.presses("f6")
@@ -513,6 +536,7 @@ async def test_a_renamed_model_stays_selected(open_app):
         await user.sees("\n coder ·")  # below the list, of the selected row
 
 
+@pytest.mark.slow
 async def test_a_path_that_was_left_in_the_field_hides_no_models_later_and_a_search_stays(open_app):
     async with open_app(client_with_models(), size=(140, 30)) as user:
         await user.presses("f6")
@@ -526,6 +550,7 @@ async def test_a_path_that_was_left_in_the_field_hides_no_models_later_and_a_sea
         await user.sees("someone/Tiny-Coder-GGUF")
 
 
+@pytest.mark.slow
 async def test_chats_and_the_default_follow_a_model_that_is_renamed(open_app, tmp_path):
     former, path = "qwen3-0.6b-Q8_0", "/data/models/org/qwen/qwen3-0.6b-Q8_0.gguf"
     with ChatStore(tmp_path / "data") as store:
@@ -557,6 +582,7 @@ async def test_chats_and_the_default_follow_a_model_that_is_renamed(open_app, tm
         assert [store.messages.of(number)[1].model for number in (1, 2, 3)] == ["coder", "coder", "guide"]
 
 
+@pytest.mark.slow
 async def test_an_open_chat_follows_its_model_that_is_renamed(open_app, tmp_path):
     former = "qwen3-0.6b-Q8_0"
     client = client_with_models()
@@ -576,6 +602,7 @@ async def test_an_open_chat_follows_its_model_that_is_renamed(open_app, tmp_path
         await user.until(lambda: client.loads[-1] == "coder", "the chat asked for the former name")
 
 
+@pytest.mark.slow
 async def test_the_default_model_is_one_setting_in_the_same_words_on_both_screens(open_app):
     name = "qwen3-0.6b-Q8_0"
     async with open_app(client_with_models(), size=(160, 30)) as user:
@@ -596,6 +623,7 @@ async def test_the_default_model_is_one_setting_in_the_same_words_on_both_screen
         await user.until(lambda: "default" not in _row_of(user, name), "the row of the former default still says so")
 
 
+@pytest.mark.slow
 async def test_a_model_is_verified_in_the_background_and_its_row_says_how_that_ended(open_app):
     client = client_with_models()
     name, path = "qwen3-0.6b-Q8_0", "/data/models/org/qwen/qwen3-0.6b-Q8_0.gguf"
@@ -634,6 +662,7 @@ NEWER = ModelUpdate(
 OTHER = ModelUpdate(id="llama-3.3-70b-Q4_K_M", path="/l.gguf", repo="org/llama", reason="Its hash is not on record.")
 
 
+@pytest.mark.slow
 async def test_the_hub_is_asked_for_newer_revisions_by_a_key_and_the_download_is_offered(open_app):
     client = client_with_models()
     client.library.model_updates = (NEWER, replace(NEWER, id="same", path="/s", state="current"), OTHER)
@@ -659,6 +688,7 @@ async def test_the_hub_is_asked_for_newer_revisions_by_a_key_and_the_download_is
         await user.no_longer_sees("↑")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("updates", "words"),
     [
@@ -690,6 +720,7 @@ async def test_a_hub_that_cannot_be_asked_is_reported(open_app):
         await user.sees("The hub cannot be reached. Everything else works offline.")
 
 
+@pytest.mark.slow
 async def test_the_plan_of_the_selected_model_is_one_key_away(open_app):
     async with open_app(client_with_models(), size=(100, 30)) as user:
         await user.presses("f6")
@@ -698,6 +729,7 @@ async def test_the_plan_of_the_selected_model_is_one_key_away(open_app):
         await user.until(lambda: user.app.current_mode == "plan", "not there")
 
 
+@pytest.mark.slow
 async def test_a_model_is_copied_to_a_folder_and_never_over_a_file(open_app, tmp_path):
     client = client_with_models()
     path = tmp_path / "a.gguf"

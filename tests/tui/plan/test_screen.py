@@ -28,6 +28,7 @@ async def open_plan(user) -> None:
     await user.until(lambda: isinstance(user.app.focused, Stepper), "no dial has the keys")
 
 
+@pytest.mark.slow
 async def test_a_plan_is_there_on_f7_with_devices_and_curve_and_a_way_out_is_taken_with_enter(open_app):
     client = scripted()
     async with open_app(client) as user:
@@ -55,6 +56,7 @@ class SlowPlanner(ScriptedClient):
         return await super().plan(request)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("keys", [("up", "right"), ("m", "x", "enter")], ids=["a value", "the model"])
 @pytest.mark.parametrize("waits_for_all", [True, False], ids=["no plan yet", "no advice yet"])
 async def test_while_a_plan_changes_no_advice_of_the_former_one_is_shown_or_done(
@@ -79,6 +81,7 @@ async def test_while_a_plan_changes_no_advice_of_the_former_one_is_shown_or_done
     assert [request.kv_type for request in client.plan_requests].count("q8_0") <= 3
 
 
+@pytest.mark.slow
 async def test_layers_change_with_the_arrows_the_plan_follows_and_up_leads_to_other_controls(open_app):
     client = scripted("llama-3.1-8b")
     async with open_app(client) as user:
@@ -94,6 +97,7 @@ async def test_layers_change_with_the_arrows_the_plan_follows_and_up_leads_to_ot
     assert client.plan_requests[-1].n_ctx == 4096
 
 
+@pytest.mark.slow
 async def test_loading_is_announced_before_it_is_done_and_again_after_a_change(open_app):
     client = scripted("llama-3.1-8b")
     async with open_app(client) as user:
@@ -106,6 +110,7 @@ async def test_loading_is_announced_before_it_is_done_and_again_after_a_change(o
     assert [request.gpu_layers for request in client.reloads] == [{"CUDA0": 32}]
 
 
+@pytest.mark.slow
 async def test_another_model_is_planned_by_name_and_another_machine_that_nothing_is_loaded_on(open_app):
     client = scripted("llama-3.1-8b")
     async with open_app(client) as user:
@@ -138,6 +143,7 @@ async def test_what_prevents_a_plan_is_reported(open_app):
         assert "\x1b" not in user.screen_text
 
 
+@pytest.mark.slow
 async def test_a_narrow_terminal_shows_all_of_it_by_going_down(open_app):
     client = scripted()
     async with open_app(client, size=(60, 20)) as user:
@@ -148,6 +154,7 @@ async def test_a_narrow_terminal_shows_all_of_it_by_going_down(open_app):
         await user.sees("What would help")
 
 
+@pytest.mark.slow
 async def test_the_model_of_the_open_chat_is_planned_and_only_once(open_app):
     client = scripted()
     async with open_app(client) as user:
@@ -172,6 +179,7 @@ async def test_the_model_of_the_open_chat_is_planned_and_only_once(open_app):
     assert {request.model for request in client.plan_requests} == {"guide", "another"}
 
 
+@pytest.mark.slow
 async def test_an_answer_since_the_last_visit_is_in_the_headline(open_app):
     client = scripted("llama-3.1-8b")
     async with open_app(client, size=(120, 40)) as user:
@@ -183,6 +191,7 @@ async def test_an_answer_since_the_last_visit_is_in_the_headline(open_app):
         await user.sees("writes 33 tokens a second · measured here")
 
 
+@pytest.mark.slow
 async def test_a_plan_that_is_old_is_made_again(open_app):
     client, now_s = scripted(), 0.0
     async with open_app(client, clock=lambda: now_s) as user:
@@ -198,6 +207,7 @@ async def test_a_plan_that_is_old_is_made_again(open_app):
         )
 
 
+@pytest.mark.slow
 async def test_suggestions_are_done_by_their_numbers(open_app):
     client = scripted()
     async with open_app(client) as user:
@@ -213,6 +223,7 @@ async def test_suggestions_are_done_by_their_numbers(open_app):
     assert client.started == [("quantize", {"source": "guide", "file_type": "Q6_K"})]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("size", [(80, 24), (140, 40)])
 async def test_the_words_of_the_engine_are_one_key_away(open_app, size):
     async with open_app(scripted(), size=size) as user:

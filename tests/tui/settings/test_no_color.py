@@ -31,6 +31,7 @@ def colors_written(written: bytes) -> set[bytes]:
     return found
 
 
+@pytest.mark.slow
 def test_a_terminal_with_no_color_gets_attributes_and_no_colour(tmp_path):
     environment = at_home(tmp_path / "home", BENIGN) | {"NO_COLOR": "1"}
     with (
@@ -47,6 +48,7 @@ def test_a_terminal_with_no_color_gets_attributes_and_no_colour(tmp_path):
     assert {b"1", b"7"} <= attributes  # bold and reverse
 
 
+@pytest.mark.slow
 async def test_the_chosen_row_is_underlined_and_the_cursor_is_reversed_without_colours(open_app, monkeypatch):
     monkeypatch.setenv("NO_COLOR", "1")
     async with open_app(client_with_models()) as user:

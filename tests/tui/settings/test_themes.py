@@ -136,6 +136,7 @@ def test_a_wrong_source_is_refused_and_the_rules_stay(parsed: list[str]) -> None
     assert stylesheet.css == before
 
 
+@pytest.mark.slow
 async def test_the_next_app_of_a_process_parses_nothing_again(open_app: InlineSession, parsed: list[str]) -> None:
     n_parsed: list[int] = []
     for _ in range(2):
@@ -146,6 +147,7 @@ async def test_the_next_app_of_a_process_parses_nothing_again(open_app: InlineSe
     assert 0 < n_parsed[0] == n_parsed[1]
 
 
+@pytest.mark.slow
 async def test_styles_are_those_of_textual_whatever_was_focused_before(open_app: InlineSession) -> None:
     """On each screen, with the focus elsewhere, under another theme and back, which all use what is known of places."""
     async with open_app(ScriptedClient(), size=(120, 40)) as user:

@@ -48,6 +48,7 @@ async def test_a_notification_on_another_screen_is_the_row_above_its_keys(open_a
         assert _row_of(user, "! The m") == size[1] - 2
 
 
+@pytest.mark.slow
 @SIZES
 async def test_a_notification_leaves_every_row_of_a_dialog_readable(open_app, size):
     async with open_app(client_with_models(), size=size) as user:
@@ -75,6 +76,7 @@ async def test_several_notifications_are_the_newest_and_a_number_and_ctrl_l_show
         assert "The model cannot run" not in user.screen_text
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("key", ["f5", "f6", "f7", "f8", "f9", "f10"])
 async def test_escape_dismisses_the_notification_and_leaves_the_screen_so_that_what_is_typed_is_no_key(open_app, key):
     async with open_app(client_with_models(), clock=QUICK_CLOCK) as user:
@@ -87,6 +89,7 @@ async def test_escape_dismisses_the_notification_and_leaves_the_screen_so_that_w
         assert "Loading: Esc" not in user.screen_text
 
 
+@pytest.mark.slow
 async def test_escape_leaves_a_dialog_that_opened_under_a_notification(open_app):
     async with open_app(client_with_models(), clock=QUICK_CLOCK) as user:
         await user.presses("f10", "down", "enter")
@@ -98,6 +101,7 @@ async def test_escape_leaves_a_dialog_that_opened_under_a_notification(open_app)
         assert "Noted." not in user.screen_text
 
 
+@pytest.mark.slow
 async def test_escape_clears_a_search_although_a_notification_is_shown(open_app):
     async with open_app(client_with_models(), clock=QUICK_CLOCK) as user:
         await user.presses("f6", "slash", *"tin")

@@ -42,6 +42,7 @@ _LAUGHS = (
 )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "data", "words"),
     [
@@ -118,12 +119,14 @@ def test_a_page_larger_than_a_wall_becomes_a_picture_of_the_usual_size() -> None
         assert image.size == (1568, 1568)
 
 
+@pytest.mark.slow
 def test_a_document_that_takes_too_long_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(parser_process, "TIMEOUT_S", 0.3)
     with pytest.raises(UsageError, match=r"^a\.pdf takes too long to read\."):
         read_data(nested_forms_pdf(10, 10), "a.pdf", PageChoice(as_pictures=True))
 
 
+@pytest.mark.slow
 def test_a_document_that_needs_too_much_memory_is_given_up() -> None:
     with pytest.raises(UsageError, match=r"^a\.pdf (needs too much memory|takes too long|cannot be read)"):
         read_data(flate_pdf(3 << 10), "a.pdf")
@@ -132,6 +135,7 @@ def test_a_document_that_needs_too_much_memory_is_given_up() -> None:
 HEAVY = repeated_page_pdf(4_999, 5_000)  # a fifth of a second a page: never too long between two of them
 
 
+@pytest.mark.slow
 def test_pages_that_are_cheap_one_by_one_are_given_up_in_all() -> None:
     assert len(HEAVY) < 40_000
     budget = ReadBudget(1.0)
@@ -142,6 +146,7 @@ def test_pages_that_are_cheap_one_by_one_are_given_up_in_all() -> None:
         read_data(HEAVY, "b.pdf", ALL_PAGES, budget)
 
 
+@pytest.mark.slow
 def test_a_long_honest_document_is_read() -> None:
     budget = ReadBudget()
     text = read_data(pdf_of(["Whales are mammals."] * 2_000), "a.pdf", ALL_PAGES, budget).attachment.content
@@ -149,6 +154,7 @@ def test_a_long_honest_document_is_read() -> None:
     assert 0.0 < budget.left_s < parser_process.TOTAL_S
 
 
+@pytest.mark.slow
 def test_pictures_that_are_too_large_together_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     pages = pdf_of(["Whales"] * 3)
     assert len(read_data(pages, "a.pdf", PageChoice(as_pictures=True)).attachment.media) == 3
@@ -192,6 +198,7 @@ def test_a_reader_ends_when_nobody_waits_for_it(is_stopped_first: bool) -> None:
     assert children_that_run(_PARSER) == []
 
 
+@pytest.mark.slow
 def test_a_reader_ends_with_the_process_that_started_it() -> None:
     program = (
         "from tests.app.chat.attachments.test_hostile_files import HEAVY\n"

@@ -103,6 +103,7 @@ def test_an_html_page_is_markdown_without_its_scripts() -> None:
     assert read_data(page, "soup.html").attachment.content == "# Soup\n\n## How\n\nBoil **water**.a pot"
 
 
+@pytest.mark.slow
 def test_a_table_is_markdown_whatever_separates_its_cells() -> None:
     for data in (b'a,b\n1,"x|y"\n', b"a;b\n1;x|y\n", "a\tb\n1\tx|y\n".encode("utf-16")):
         read = read_data(data, "t.csv")

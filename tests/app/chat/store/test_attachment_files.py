@@ -222,6 +222,7 @@ _NAMES = ("ask", "draft", "send draft", "remove message", "delete", "purge", "sw
 _STEPS = st.lists(st.tuples(st.sampled_from(_NAMES), st.integers(0, 2), _CONTENTS), max_size=25)
 
 
+@pytest.mark.slow
 @settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(_STEPS)
 def test_every_used_file_is_on_the_disk_and_after_a_day_no_other(

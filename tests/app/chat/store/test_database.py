@@ -34,6 +34,7 @@ def test_nothing_is_made_before_it_is_needed(tmp_path: Path) -> None:
         assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.slow
 def test_several_processes_begin_and_write_one_store_at_once(tmp_path: Path) -> None:
     command = [sys.executable, "-c", _WRITER, str(tmp_path)]
     environment = child_environment(PYTHONPATH=os.pathsep.join(sys.path))
@@ -45,6 +46,7 @@ def test_several_processes_begin_and_write_one_store_at_once(tmp_path: Path) -> 
         assert all(len(store.messages.of(chat.id)) == 20 for chat in chats)
 
 
+@pytest.mark.slow
 def test_what_two_stores_of_a_process_keep_stays_when_another_process_has_looked(tmp_path: Path) -> None:
     look = "import sys\nfrom pathlib import Path\nfrom app.chat.store.chat_store import ChatStore\n"
     look += "with ChatStore(Path(sys.argv[1])) as store: print(*(chat.title for chat in store.chats.page()))"

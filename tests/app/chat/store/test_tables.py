@@ -102,6 +102,7 @@ def test_a_deleted_chat_is_nowhere_until_it_is_restored(store: ChatStore) -> Non
     assert len(store.search.find("aubergine")) == 1
 
 
+@pytest.mark.slow
 def test_sweeping_forgets_what_was_deleted_long_ago_and_nothing_else(store: ChatStore) -> None:
     old, kept = store.chats.create(title="old"), store.chats.create(title="kept")
     parent_id = None

@@ -211,6 +211,7 @@ def test_ctrl_c_leaves_what_is_answered_and_says_how_to_go_on(
     service.wait_until(lambda model: model["n_running"] == 0)
 
 
+@pytest.mark.slow
 def test_a_service_that_dies_stops_the_batch_and_the_next_command_goes_on(
     tmp_path: Path, start_service: Callable[..., RunningService], environment: Mapping[str, str]
 ) -> None:
@@ -236,6 +237,7 @@ def test_a_service_that_dies_stops_the_batch_and_the_next_command_goes_on(
     assert len(answers(output)) == 100
 
 
+@pytest.mark.slow
 def test_a_chat_beside_a_batch_takes_the_only_slot_at_once(
     tmp_path: Path,
     start_service: Callable[..., RunningService],

@@ -63,6 +63,7 @@ def test_what_cannot_be_measured_is_an_error_before_anything_starts(
     assert words in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_it_reaches_servers_over_http_alone() -> None:
     code = """
 import sys

@@ -42,6 +42,7 @@ def _offered(words: str) -> tuple[list[str], set[str]]:
     return done.stdout.split(), set(done.stderr.split())
 
 
+@pytest.mark.slow
 def test_models_are_offered_by_what_their_names_begin_with(models: Path) -> None:
     for name in ("qwen-q4", "qwen-q8", "Qwen-big", "other"):
         small_model(models / "me" / "x" / f"{name}.gguf")

@@ -4,6 +4,8 @@ import json
 from collections.abc import Mapping
 from pathlib import Path
 
+import pytest
+
 from offload.advice.doctor import Constraint
 from tests.app.cli.in_process import run_localllm
 
@@ -14,6 +16,7 @@ def doctor(environment: Mapping[str, str], *arguments: str) -> str:
     return done.stdout
 
 
+@pytest.mark.slow
 def test_the_machine_is_reported_with_a_verdict(environment: Mapping[str, str]) -> None:
     output = json.loads(doctor(environment, "--json"))
     host = output["devices"][0]
@@ -23,6 +26,7 @@ def test_the_machine_is_reported_with_a_verdict(environment: Mapping[str, str]) 
     assert output["verdict"] == ("problems" if output["problems"] else "good")
 
 
+@pytest.mark.slow
 def test_a_model_is_measured_and_its_bottleneck_reported(environment: Mapping[str, str], tiny_model: Path) -> None:
     output = json.loads(doctor(environment, str(tiny_model), "--json"))["model"]
     assert output["decode_tps"] > 0

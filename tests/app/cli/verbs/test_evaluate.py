@@ -46,6 +46,7 @@ def evaluated(environment: Mapping[str, str], *arguments: str) -> dict[str, obje
     return json_of(evaluate(environment, *arguments, "--json"))
 
 
+@pytest.mark.slow
 def test_a_model_that_was_rounded_lost_a_little(
     environment: Mapping[str, str], tiny_model: Path, coarse_model: Path, text: Path
 ) -> None:
@@ -62,6 +63,7 @@ def test_a_model_that_was_rounded_lost_a_little(
     assert same["perplexity"] == same["comparison"]["reference_perplexity"]
 
 
+@pytest.mark.slow
 def test_the_table_has_a_column_for_each_model(
     environment: Mapping[str, str], tiny_model: Path, coarse_model: Path, text: Path
 ) -> None:
@@ -71,12 +73,14 @@ def test_the_table_has_a_column_for_each_model(
     assert "KL divergence, median" in done.stdout
 
 
+@pytest.mark.slow
 def test_the_text_that_ships_fills_windows_of_a_tiny_context(environment: Mapping[str, str], tiny_model: Path) -> None:
     result = evaluated(environment, str(tiny_model), "--chunks", "1")
     assert result["n_windows"] == 1
     assert len(shipped("evaluation.txt").read_text(encoding="utf-8")) > 10_000
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("arguments", "cause"),
     [
@@ -94,6 +98,7 @@ def test_what_cannot_be_evaluated_is_wrong_use(
     assert cause in done.stderr
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(sys.platform == "win32", reason="Ctrl-C reaches process groups otherwise there")
 @pytest.mark.parametrize("verb", ["eval", "imatrix"])
 def test_ctrl_c_leaves_no_process_and_no_file(tmp_path: Path, environment: Mapping[str, str], verb: str) -> None:
@@ -107,6 +112,7 @@ def imatrix(
     return run_localllm(environment, "imatrix", *arguments, cwd=cwd)
 
 
+@pytest.mark.slow
 def test_matrices_are_gathered_added_and_merged(
     tmp_path: Path, environment: Mapping[str, str], tiny_model: Path
 ) -> None:

@@ -150,6 +150,7 @@ def test_the_key_is_in_the_environment_only_and_files_are_private(
     assert refused.status_code == 200, "no key is required here"
 
 
+@pytest.mark.slow
 def test_a_service_is_started_for_the_agent_and_ends_with_it(around: dict[str, str], tmp_path: Path) -> None:
     own = {**around, "LOCALLLM_PORT": "0"}
     ran = run_localllm(own, "launch", "claude", "--ctx", "262144", "--", "dump", tmp_path / "seen")
@@ -198,6 +199,7 @@ def test_an_engine_that_is_not_localllm_is_refused(around: dict[str, str]) -> No
     assert "127.0.0.1:9" in ran.stderr
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("number", "to_group", "status", "name"),
     [(signal.SIGINT, True, 7, "SIGINT"), (signal.SIGTERM, False, 9, "SIGTERM")],
@@ -235,6 +237,7 @@ def test_a_signal_is_for_the_agent_to_decide_about(
     assert list((tmp_path / "tmp").iterdir()) == []
 
 
+@pytest.mark.slow
 def test_the_verb_offers_agents_to_the_shell(around: dict[str, str], monkeypatch: Any) -> None:
     completing = {
         **around,

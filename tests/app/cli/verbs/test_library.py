@@ -98,6 +98,7 @@ def test_a_damaged_index_is_reported_and_rebuilt(localllm: Run, home: Path, mode
     assert "was rebuilt" in ran.err
 
 
+@pytest.mark.slow
 def test_a_list_loads_nothing_native_and_no_network(home: Path, models: Path) -> None:
     small_model(models / "me" / "x" / "m.gguf")
     command = [sys.executable, "-P", "-c", TELLS_MODULES, "ls"]
@@ -313,6 +314,7 @@ def test_show_prints_nothing_that_a_terminal_would_obey(localllm: Run, models: P
         assert not set("\x1b\x07\u202e") & set(localllm("show", "m", *arguments).out)
 
 
+@pytest.mark.slow
 def test_measured_tuning_is_shown(localllm: Run, home: Path) -> None:
     tuned = SpeedMeasurement(
         RuntimeSettings(4, flash_attention=True, extra_buffers=False), 120.0, ((0, 30.0), (1024, 20.5)), ()

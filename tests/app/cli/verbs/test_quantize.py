@@ -37,6 +37,7 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tiny_llama(tmp_path_factory.mktemp("model") / "small.gguf", edit)
 
 
+@pytest.mark.slow
 def test_the_json_of_a_run_names_the_size_of_its_output(tmp_path: Path, model: Path) -> None:
     output = tmp_path / "out.gguf"
     result = localllm("quantize", str(model), "Q8_0", "-o", str(output), "--json")
@@ -44,6 +45,7 @@ def test_the_json_of_a_run_names_the_size_of_its_output(tmp_path: Path, model: P
     assert json.loads(result.stdout)["bytes"] == output.stat().st_size
 
 
+@pytest.mark.slow
 def test_a_dry_run_names_the_same_size_and_writes_nothing(tmp_path: Path, model: Path) -> None:
     dry = localllm("quantize", str(model), "q8_0", "--dry-run", "--json", cwd=tmp_path)
     assert not list(tmp_path.iterdir())
@@ -52,6 +54,7 @@ def test_a_dry_run_names_the_same_size_and_writes_nothing(tmp_path: Path, model:
     assert [path.name for path in tmp_path.iterdir()] == ["small-Q8_0.gguf"]
 
 
+@pytest.mark.slow
 def test_the_list_names_the_exact_size_of_every_type_and_what_it_costs(tmp_path: Path, model: Path) -> None:
     result = localllm("quantize", str(model), "--list", "--json", cwd=tmp_path)
     said = json.loads(result.stdout)
@@ -65,6 +68,7 @@ def test_the_list_names_the_exact_size_of_every_type_and_what_it_costs(tmp_path:
     assert rows["F16"]["writes_tps"] > rows["F32"]["writes_tps"] > 0
 
 
+@pytest.mark.slow
 def test_a_model_that_sees_gets_its_projector_beside_it(tmp_path: Path) -> None:
     seeing = write_seeing(tmp_path / "seeing", "gemma3-seeing")
     said = localllm("quantize", str(seeing), "Q8_0", "--json", cwd=tmp_path)
@@ -74,6 +78,7 @@ def test_a_model_that_sees_gets_its_projector_beside_it(tmp_path: Path) -> None:
     assert json.loads(said.stdout)["bytes"] == sum(path.stat().st_size for path in found)
 
 
+@pytest.mark.slow
 def test_the_list_names_the_projector_too(tmp_path: Path) -> None:
     seeing = write_seeing(tmp_path / "seeing", "gemma3-seeing")
     said = json.loads(localllm("quantize", str(seeing), "--list", "--projector", "q8_0", "--json").stdout)
@@ -83,6 +88,7 @@ def test_the_list_names_the_projector_too(tmp_path: Path) -> None:
     assert json.loads(none.stdout)["projector"] is None
 
 
+@pytest.mark.slow
 def test_the_list_for_a_quantized_model_promises_no_loss_as_from_the_original(tmp_path: Path, model: Path) -> None:
     quantized = tmp_path / "q.gguf"
     assert localllm("quantize", str(model), "Q4_1", "-o", str(quantized)).returncode == 0
@@ -100,6 +106,7 @@ def test_the_list_is_a_table_for_people(model: Path) -> None:
         assert line.split()[0] in {*FILE_TYPES, "type", "bits:", "perplexity", "reads,", "How", "*"}
 
 
+@pytest.mark.slow
 def test_overridden_types_and_shards_are_reported(tmp_path: Path, model: Path) -> None:
     output = tmp_path / "out.gguf"
     options = ["--tensor", "blk.1=Q5_0", "--tensor", "nothing=Q8_0", "--max-shard-size", "32K"]
@@ -187,6 +194,7 @@ def test_quantize_needs_a_source_otherwise() -> None:
     assert "quantize needs a SRC" in result.stderr
 
 
+@pytest.mark.slow
 def test_what_the_makers_recommend_is_beside_a_quantized_model_too(tmp_path: Path, model: Path) -> None:
     source = tmp_path / "source" / "small.gguf"
     source.parent.mkdir()
@@ -205,6 +213,7 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path / "cache"
 
 
+@pytest.mark.slow
 def test_a_copy_as_draft_goes_into_the_cache_once_and_a_damaged_one_is_made_again(cache: Path, model: Path) -> None:
     first = localllm("quantize", str(model), "--as-draft", "--json")
     assert first.returncode == 0, first.stderr
@@ -221,6 +230,7 @@ def test_a_copy_as_draft_goes_into_the_cache_once_and_a_damaged_one_is_made_agai
     assert copy.read_bytes() == whole
 
 
+@pytest.mark.slow
 def test_a_copy_of_a_model_that_goes_meanwhile_fails_and_leaves_nothing(
     cache: Path, model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

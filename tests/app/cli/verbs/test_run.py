@@ -121,6 +121,7 @@ def test_an_engine_elsewhere_answers_too(run: Run, service: RunningService) -> N
     assert "No engine answers" in gone.stderr
 
 
+@pytest.mark.slow
 def test_with_no_service_it_starts_one_and_runs_no_folder_named_app_that_lies_here(
     environment: Mapping[str, str], tmp_path: Path
 ) -> None:

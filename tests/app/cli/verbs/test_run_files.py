@@ -76,6 +76,7 @@ def _text_of(asked: Asked) -> str:
     return content if isinstance(content, str) else content[-1]["text"]
 
 
+@pytest.mark.slow
 def test_pictures_and_sounds_go_before_the_question(run: Run) -> None:
     asked = run("far", "What is this?", "photo.png", "talk.wav")
     assert (asked.status, asked.stdout, asked.stderr) == (0, "Yes.\n", "")
@@ -92,6 +93,7 @@ def test_documents_are_texts_before_the_question(run: Run) -> None:
     assert text == ("paper.pdf:\n```\n[Page 1]\n\nSoup\n\n[Page 2]\n\nSalt\n```\n\nn.md:\n```\nBoil.\n```\n\nSum up.")
 
 
+@pytest.mark.slow
 def test_pages_can_be_chosen_and_seen(run: Run) -> None:
     assert "Soup" not in _text_of(run("far", "Sum up.", "paper.pdf#2"))
     asked = run("far", "Sum up.", "paper.pdf#pictures")
@@ -115,6 +117,7 @@ def test_a_piped_picture_is_attached_and_a_piped_text_follows_the_prompt(run: Ru
     )
 
 
+@pytest.mark.slow
 def test_the_json_says_what_was_attached(run: Run) -> None:
     answer = json.loads(run("far", "What?", "photo.png", "paper.pdf", "--json").stdout)
     picture, paper = answer["attachments"]
@@ -142,6 +145,7 @@ def test_what_cannot_be_attached_is_a_sentence_and_no_request(
     assert words in asked.stderr
 
 
+@pytest.mark.slow
 def test_a_model_that_sees_takes_a_picture_and_pages_of_a_document(
     tiny_model: Path,
     environment: Mapping[str, str],

@@ -53,6 +53,7 @@ def checkpoint() -> HubRepo:
     return HubRepo.of("meta/Llama-3.2-3B", {"config.json": json.dumps(config).encode()}, **more)
 
 
+@pytest.mark.slow
 def test_every_quant_comes_with_its_size_and_a_verdict(environment: Mapping[str, str], ggufs: HubRepo) -> None:
     with HubServer(ggufs, HubRepo.of("someone/else", {})) as hub:
         (repository,) = found(environment, hub.url, "llama", "7b")
@@ -73,6 +74,7 @@ def test_every_quant_comes_with_its_size_and_a_verdict(environment: Mapping[str,
     assert list(model["quants"][0]) == ["name", "n_bytes", "fit"]
 
 
+@pytest.mark.slow
 def test_the_hub_gets_no_request_but_those_of_the_search(environment: Mapping[str, str], ggufs: HubRepo) -> None:
     """In a process of its own: huggingface-hub asks once a process for what it reports about it."""
     with HubServer(ggufs) as hub:
@@ -174,6 +176,7 @@ def test_trending_ggufs_need_no_words(environment: Mapping[str, str], ggufs: Hub
 RECOMMENDED_FOR = ("--vram", "GPU0=12GiB@360GB/s", "--ram", "32GiB@45GB/s")
 
 
+@pytest.mark.slow
 def test_one_is_recommended_for_each_role_without_opening_a_socket(monkeypatch: pytest.MonkeyPatch) -> None:
     def unplugged(*_arguments: object, **_options: object) -> None:
         raise AssertionError("a socket was opened")
@@ -194,6 +197,7 @@ def test_one_is_recommended_for_each_role_without_opening_a_socket(monkeypatch: 
     assert {"what", "gain", "acceptance", "least_acceptance", "bytes"} <= code["drafts"][0].keys()
 
 
+@pytest.mark.slow
 def test_the_command_to_pull_and_the_reason_are_printed(environment: Mapping[str, str]) -> None:
     done = run_localllm(environment, "recommend", "--role", "code", *RECOMMENDED_FOR)
     assert done.returncode == 0, done.stderr
@@ -206,6 +210,7 @@ def test_the_command_to_pull_and_the_reason_are_printed(environment: Mapping[str
     assert draft.startswith("  With --draft copy: 1.35 times as fast where 80% of its tokens are accepted")
 
 
+@pytest.mark.slow
 def test_an_old_catalogue_says_so(environment: Mapping[str, str], monkeypatch: pytest.MonkeyPatch) -> None:
     dated = read_catalogue().dated
     for today, is_old in ((dated, False), (date(dated.year + 1, dated.month, 1), True)):

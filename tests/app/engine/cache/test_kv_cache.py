@@ -20,6 +20,7 @@ from app.engine.speculative.cost_model import StepCost
 GREEDY = SamplingParams(temperature=0.0)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("seed", "kind"),
     [

@@ -3,6 +3,7 @@ from __future__ import annotations
 import random
 from collections import Counter
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
@@ -150,6 +151,7 @@ TestTreeAgainstNaive = TreeAgainstNaive.TestCase
 TestTreeAgainstNaive.settings = settings(max_examples=50)
 
 
+@pytest.mark.slow
 def test_integrity_holds_after_each_of_10000_random_operations() -> None:
     chance, tree = random.Random(3), PrefixTree()
     documents = [[chance.randrange(50) for _ in range(200)] for _ in range(5)]

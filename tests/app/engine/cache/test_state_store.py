@@ -360,6 +360,7 @@ def test_a_folder_that_cannot_be_made_stores_states_in_memory(tmp_path: Path) ->
     store.close()
 
 
+@pytest.mark.slow
 def test_a_file_with_any_damage_is_a_miss_and_never_raises(tmp_path: Path) -> None:
     tokens = [1, 2, 3]
     saved(tmp_path / "made", (tokens, b"state")).close()

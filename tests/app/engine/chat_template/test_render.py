@@ -102,6 +102,7 @@ async def test_the_exception_of_a_template_is_in_the_error(renderer: TemplatePro
         await renderer.render("{{ raise_exception('roles must alternate') }}", HELLO)
 
 
+@pytest.mark.slow
 async def test_an_endless_template_is_stopped_and_the_next_one_works(renderer: TemplateProcess) -> None:
     endless = "{% for i in range(99999) %}{% for j in range(99999) %}{% endfor %}{% endfor %}"
     with pytest.raises(RequestError, match="took more than 1 s"):

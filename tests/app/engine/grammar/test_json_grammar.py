@@ -161,6 +161,7 @@ def _composed(inner: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:
 SCHEMAS = st.recursive(SCALARS, _composed, max_leaves=8)
 
 
+@pytest.mark.slow
 @settings(max_examples=100)
 @given(SCHEMAS, st.integers(0, 2**32))
 def test_whatever_the_grammar_of_a_schema_allows_satisfies_the_schema(schema: Any, seed: int) -> None:

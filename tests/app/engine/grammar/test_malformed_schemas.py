@@ -84,6 +84,7 @@ def test_any_regular_expression_becomes_a_grammar_within_the_limits_or_one_type_
             limited_pattern(expression, shortest, longest, RawText("<"))
 
 
+@pytest.mark.slow
 @given(schemas().filter(lambda schema: isinstance(schema, dict)), st.sampled_from(FORMS))
 def test_any_parameters_of_a_tool_have_a_grammar_and_a_reader_in_every_form(parameters: Any, form: Any) -> None:
     grammar = argument_grammar(CallEnd(form, "</end>"), Tool("look", "", parameters))

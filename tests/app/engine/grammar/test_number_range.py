@@ -84,6 +84,7 @@ def test_texts_of_a_range_are_numbers_within_it(seed: int) -> None:
         assert low <= Decimal(grammar.sample(chance)) <= high
 
 
+@pytest.mark.slow
 @given(
     st.decimals(-10000, 10000, places=3, allow_nan=False),
     st.decimals(Decimal("0.001"), 10000, places=3, allow_nan=False),

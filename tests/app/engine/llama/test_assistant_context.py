@@ -29,6 +29,7 @@ def results(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     return found
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("temperature", [0.0, 1.0])
 def test_answers_equal_those_without_an_assistant(results: dict[str, Any], temperature: float) -> None:
     answers = results["answers"]

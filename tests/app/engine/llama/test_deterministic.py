@@ -30,6 +30,7 @@ def played(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
     return results
 
 
+@pytest.mark.slow
 def test_deterministic_answers_have_the_same_probabilities_to_the_bit(played: dict[str, Any]) -> None:
     assert set(played["deterministic"].values()) == {1}
     assert played["n_cached"] > 0, "and some of them reuse the prompt of another"

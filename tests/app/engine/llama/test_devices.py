@@ -21,6 +21,7 @@ def processor() -> int:
     return address
 
 
+@pytest.mark.slow
 def test_a_device_is_measured_by_the_bytes_and_operations_of_its_products(
     processor: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -44,6 +45,7 @@ def test_a_device_that_has_not_the_memory_that_it_reports_is_not_measured(
     assert measure_speed(processor, 1 << 62) is None
 
 
+@pytest.mark.slow
 def test_weights_are_f16_where_a_device_has_no_product_for_others(
     processor: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -56,6 +56,7 @@ def test_texts_embedded_together_equal_texts_embedded_alone(embedded: dict[str, 
     assert np.abs(together[0] - together[1]).max() > 0.01
 
 
+@pytest.mark.slow
 def test_a_chat_model_embeds_long_texts_in_chunks_to_the_same_vector(
     embedded: dict[str, Any], tiny_model: Path
 ) -> None:

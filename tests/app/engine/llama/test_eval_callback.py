@@ -80,6 +80,7 @@ def test_a_file_system_that_takes_no_advice_changes_no_answer(tmp_path: Path, mo
     assert len(calls) == 1
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("is_larger", [True, False])
 def test_a_model_larger_than_memory_stays_in_its_file_and_reads_experts_ahead(
     tmp_path: Path, asked: Asked, monkeypatch: pytest.MonkeyPatch, is_larger: bool

@@ -17,6 +17,7 @@ from tests.battery.tally import Tally, read_tally
 ROOT = Path(__file__).parents[4]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("formats", ["hermes,qwen3-coder,gemma-4", "lfm2,llama-3,kimi-k2,gpt-oss"])
 def test_every_call_parses_and_fits_its_schema(tiny_model: Path, formats: str) -> None:
     command = [

@@ -52,6 +52,7 @@ def results(request: pytest.FixtureRequest, all_results: dict[str, dict[str, Any
     return all_results[request.param] | {"kind": request.param}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("temperature", [0.0, 1.0])
 def test_answers_equal_those_without_a_head(results: dict[str, Any], temperature: float) -> None:
     answers = results["answers"]
@@ -78,6 +79,7 @@ def test_a_head_predicts_the_same_however_the_text_was_computed(results: dict[st
     assert max(abs(one - other) for one, other in pairs) < SAME
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("n_layers", "n_taps", "block_size"), [(1, 26, 32), (4, 4, 8), (5, 3, 8), (12, 3, 8)])
 def test_the_largest_dflash_2_heads_that_are_taken_run(
     tmp_path: Path, n_layers: int, n_taps: int, block_size: int
@@ -106,6 +108,7 @@ def load(folder: Path, model: Path, head: Path, notices: list[str] | None = None
         return [source.name for source in loaded.draft_sources]
 
 
+@pytest.mark.slow
 def test_a_head_is_recognised_by_its_file_and_announced(tmp_path: Path) -> None:
     notices: list[str] = []
     model, head = drafted_model(tmp_path / "m.gguf"), draft_head(tmp_path / "h.gguf", "dflash")
@@ -113,6 +116,7 @@ def test_a_head_is_recognised_by_its_file_and_announced(tmp_path: Path) -> None:
     assert "h.gguf drafts for m.gguf: dflash head." in notices
 
 
+@pytest.mark.slow
 def test_a_head_of_another_model_is_refused_before_it_is_loaded(tmp_path: Path) -> None:
     model, head = tiny_llama(tmp_path / "m.gguf"), draft_head(tmp_path / "h.gguf", "eagle3")
     with pytest.raises(ModelFileError, match=r"h\.gguf cannot draft for m\.gguf: its target layer 3"):
@@ -130,6 +134,7 @@ def load_alone(
         return [source.name for source in loaded.draft_sources], notices
 
 
+@pytest.mark.slow
 def test_the_head_beside_a_model_drafts_without_being_named(tmp_path: Path) -> None:
     model, _ = drafted_model(tmp_path / "m.gguf"), draft_head(tmp_path / "dflash-m.gguf", "dflash")
     names, notices = load_alone(model)
@@ -138,6 +143,7 @@ def test_the_head_beside_a_model_drafts_without_being_named(tmp_path: Path) -> N
     assert load_alone(model, finds_head=False)[0] == []
 
 
+@pytest.mark.slow
 def test_a_head_of_another_model_beside_it_is_passed_over_with_a_notice(tmp_path: Path) -> None:
     model, _ = tiny_llama(tmp_path / "m.gguf"), draft_head(tmp_path / "dflash-m.gguf", "dflash")
     names, notices = load_alone(model)
@@ -145,6 +151,7 @@ def test_a_head_of_another_model_beside_it_is_passed_over_with_a_notice(tmp_path
     assert any(notice.startswith("dflash-m.gguf cannot draft for m.gguf: ") for notice in notices)
 
 
+@pytest.mark.slow
 def test_a_head_that_was_found_gives_way_where_only_the_model_fits(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

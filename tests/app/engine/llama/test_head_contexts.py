@@ -86,6 +86,7 @@ def results(request: pytest.FixtureRequest, all_results: dict[str, dict[str, Any
     return all_results[request.param]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("architecture", ["glm4moe", "step35", "mimo2-chained"])
 def test_answers_equal_those_without_layers_in_a_file_of_their_own(tmp_path: Path, architecture: str) -> None:
     model, head = split_model(tmp_path, architecture)
@@ -155,6 +156,7 @@ def test_answers_with_drafts_of_own_layers_equal_those_made_alone(tmp_path: Path
     assert all(accepted.values())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("architecture", "notice", "names"),
     [

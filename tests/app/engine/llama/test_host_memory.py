@@ -58,6 +58,7 @@ def written(value: int, n_bytes: int) -> tuple[mmap.mmap, NDArray[np.uint8]]:
     return memory, array
 
 
+@pytest.mark.slow
 @on_linux
 def test_zeros_take_memory_only_once_they_are_written_and_all_else_stays() -> None:
     before = resident_bytes()
@@ -124,6 +125,7 @@ def test_no_huge_pages_are_asked_for_where_a_driver_may_have_pinned_memory() -> 
     assert "hg" not in flags_of(new)
 
 
+@pytest.mark.slow
 @on_linux
 def test_a_cache_takes_memory_as_it_is_used() -> None:
     command = [sys.executable, str(REAL_CACHE), str(GUIDE)]

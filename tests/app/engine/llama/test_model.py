@@ -266,6 +266,7 @@ model.close()
 """
 
 
+@pytest.mark.slow
 def test_a_batch_may_be_smaller_than_the_number_of_sequences(tiny_model: Path) -> None:
     command = [sys.executable, "-c", FOUR_AT_A_TIME, str(tiny_model)]
     run = subprocess.run(command, capture_output=True, text=True, timeout=60)

@@ -59,6 +59,7 @@ def test_an_error_of_memory_says_what_was_needed_without_repeating_the_log() -> 
     assert "unknown model architecture" in load_error("llama.cpp cannot load x", "unknown model architecture", "").cause
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("own", "used"), [({}, "3000"), ({"GOMP_SPINCOUNT": "7"}, "7")])
 def test_a_thread_that_waits_for_another_soon_sleeps_unless_the_user_has_it_otherwise(
     own: dict[str, str], used: str
@@ -72,6 +73,7 @@ def test_a_thread_that_waits_for_another_soon_sleeps_unless_the_user_has_it_othe
     assert f"GOMP_SPINCOUNT = '{used}'" in done.stderr
 
 
+@pytest.mark.slow
 def test_a_process_that_ends_leaves_no_file_of_llama_cpps_bindings_open() -> None:
     python, *options, _, module = python_command("app.engine.llama.native")
     command = [python, *options, "-W", "always::ResourceWarning", "-c", f"import {module}"]

@@ -45,6 +45,7 @@ def seen(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     return run(GUIDE, projector, {"one": one, "again": one, "other": other, "small": picture_file(1, 1), **others})
 
 
+@pytest.mark.slow
 def test_a_picture_becomes_a_chunk_between_marks(seen: dict[str, Any]) -> None:
     begin, chunk, end = seen["one"]["parts"]
     assert len(begin) > 1
@@ -84,12 +85,14 @@ def test_what_is_no_whole_picture_is_refused(seen: dict[str, Any], name: str) ->
     assert seen[name]["error"] == "RequestError"
 
 
+@pytest.mark.slow
 def test_a_projector_of_another_width_is_refused(tmp_path: Path) -> None:
     found = run(GUIDE, tiny_projector(tmp_path / "mmproj.gguf", GUIDE_EMBD // 2), {})
     assert found["error"] == "EngineError"
     assert "mismatch between text model" in found["message"]
 
 
+@pytest.mark.slow
 def test_a_projector_whose_marks_the_vocabulary_lacks_is_refused(tmp_path: Path) -> None:
     projector = tiny_projector(tmp_path / "mmproj.gguf", GUIDE_EMBD, "idefics3")
     found = run(GUIDE, projector, {"one": picture_file()})["one"]
@@ -127,6 +130,7 @@ def test_a_model_that_sees_and_hears_decodes_as_llama_cpp_does(tmp_path: Path) -
     assert found["PNG"]["parts"][1]["positions"][-1] == [0, 2, 2]
 
 
+@pytest.mark.slow
 def test_a_picture_under_m_rope_has_positions_of_rows_and_columns(tmp_path: Path) -> None:
     model = tiny_llama(
         tmp_path / "m.gguf", lambda writer: writer.add_rope_dimension_sections([2, 3, 3, 0]), architecture="qwen2vl"

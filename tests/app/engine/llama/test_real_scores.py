@@ -38,6 +38,7 @@ def requests(played: dict[str, Any]) -> list[dict[str, Any]]:
     return found
 
 
+@pytest.mark.slow
 def test_scores_are_those_of_a_batch_alone_whatever_was_computed_beside_them(requests: list[dict[str, Any]]) -> None:
     for request in requests:
         assert request["batched"] == pytest.approx(request["alone"], abs=ORDER_OF_SUMS)

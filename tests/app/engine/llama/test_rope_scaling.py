@@ -77,6 +77,7 @@ def test_rotations_that_are_scaled_are_known_so_that_no_key_is_scaled_twice(
     assert found[name]["scales"] is scales
 
 
+@pytest.mark.slow
 def test_betas_and_divisors_of_the_same_yarn_compute_the_same(tmp_path: Path) -> None:
     """Divisors stand in the converted file; the other file has the betas, which llama.cpp alone would not read."""
     yarn = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 64, "beta_fast": 4.0}

@@ -43,6 +43,7 @@ GRAMMARS = (
 )
 
 
+@pytest.mark.slow
 def test_the_tokens_that_a_grammar_allows_are_all_found() -> None:
     run = subprocess.run(
         [sys.executable, str(WALK), str(GUIDE)], input=json.dumps(GRAMMARS), capture_output=True, text=True, timeout=120
@@ -60,6 +61,7 @@ def _texts(grammar: str, *arguments: str) -> list[str]:
     return [bytes.fromhex(text).decode() for text in json.loads(run.stdout)]
 
 
+@pytest.mark.slow
 def test_what_a_grammar_allows_is_whole_characters_although_tokens_are_bytes(tiny_model: Path) -> None:
     texts = _texts("root ::= [^\\x00-\\x7f]{3}", str(tiny_model), "60")
     assert {len(text) for text in texts} == {3}
@@ -68,6 +70,7 @@ def test_what_a_grammar_allows_is_whole_characters_although_tokens_are_bytes(tin
 SUFFIX = "<|fim_suffix|>"  # token 5 of the guide, which is no output
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("grammar", "visible", "text"),
     [
@@ -126,6 +129,7 @@ def choices() -> dict[str, dict[str, list[Any]]]:
     return found
 
 
+@pytest.mark.slow
 def test_chains_choose_the_same_of_few_candidates_as_of_all(choices: dict[str, dict[str, list[Any]]]) -> None:
     assert {name: n_equal for name, (_, n_equal) in choices["equal"].items()} == {
         name: n for name, (n, _) in choices["equal"].items()

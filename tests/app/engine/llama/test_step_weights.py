@@ -35,6 +35,7 @@ def found(tmp_path: Path, kind: str) -> dict[str, Any]:
     return answer
 
 
+@pytest.mark.slow
 def test_small_steps_compute_with_repacked_weights_and_large_ones_as_the_file_has_them(tmp_path: Path) -> None:
     if not run_self_test(tmp_path).is_safe:
         pytest.skip("this build crashes on this processor when it repacks quantized weights, and the app does not")
@@ -45,6 +46,7 @@ def test_small_steps_compute_with_repacked_weights_and_large_ones_as_the_file_ha
     assert answer["differ"], "else nothing shows which weights were used"
 
 
+@pytest.mark.slow
 def test_a_model_without_repacked_weights_maps_none(tmp_path: Path) -> None:
     answer = found(tmp_path, "F16")
     assert answer["n_bytes"] == 0
@@ -67,6 +69,7 @@ def made(folder: Path, shape: str, kind: str) -> Path:
 
 
 # Pure types and mixes; tied embeddings (Gemma 3); states (Mamba) and states beside attention; experts.
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("shape", "file_type", "kind", "apart"),
     [
@@ -90,11 +93,13 @@ def test_a_prompt_computes_with_copies_and_all_else_with_the_models_own(
     assert answer["apart"] < apart  # in these models any rounding moves the state by so much
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("file_type", ["Q4_1", "Q5_1", "Q5_0"])
 def test_copies_in_bf16_compute_like_a_file_in_bf16(tmp_path: Path, file_type: str) -> None:
     assert copied(made(tmp_path, "tiny-llama", file_type), "BF16")["is_bf16"]
 
 
+@pytest.mark.slow
 def test_an_adapter_works_beside_copies(tmp_path: Path) -> None:
     adapter = lora(tmp_path / "lora.gguf", lora_weights(256, 4, seed=1, size=0.3))
     alone, adapted = copied(GUIDE, "BF16"), copied(GUIDE, "BF16", adapter)
@@ -104,6 +109,7 @@ def test_an_adapter_works_beside_copies(tmp_path: Path) -> None:
     assert adapted["apart"] < 0.2
 
 
+@pytest.mark.slow
 def test_weights_that_are_not_quantized_have_no_copies(tmp_path: Path) -> None:
     answer = copied(made(tmp_path, "tiny-llama", "F16"), "BF16")
     assert answer["taken"] == answer["planned"] == 0
@@ -111,6 +117,7 @@ def test_weights_that_are_not_quantized_have_no_copies(tmp_path: Path) -> None:
     assert all(answer["same"].values())
 
 
+@pytest.mark.slow
 def test_an_expert_has_no_copy(tmp_path: Path) -> None:
     dense = copied(made(tmp_path, "tiny-qwen3", "Q4_1"), "BF16")["taken"]
     experts = made(tmp_path, "tiny-moe", "Q4_1")
@@ -120,6 +127,7 @@ def test_an_expert_has_no_copy(tmp_path: Path) -> None:
 REAL_TYPES = Path(__file__).with_name("real_repacked_types.py")
 
 
+@pytest.mark.slow
 def test_only_the_chosen_types_are_repacked(tmp_path: Path) -> None:
     if not run_self_test(tmp_path).is_safe:
         pytest.skip("this build crashes on this processor when it repacks quantized weights, and the app does not")

@@ -12,6 +12,8 @@ from quantizer.gguf.header import encode_entry, encode_header
 from quantizer.tokenizers import read_vocabulary, vocabulary_entries
 from tests.app.engine.wordpiece_texts import SPECIALS, TEXTS, reference
 
+pytestmark = pytest.mark.slow
+
 REAL_TOKENS = Path(__file__).with_name("real_tokens.py")
 
 

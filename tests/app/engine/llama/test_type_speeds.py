@@ -32,6 +32,7 @@ def bench() -> Iterator[TypeBench]:
         yield bench
 
 
+@pytest.mark.slow
 def test_each_type_and_path_takes_some_time_for_each_weight(bench: TypeBench) -> None:
     found = {kind: measure() for kind, measure in bench.kinds() if type_of(kind) in MEASURED}
     assert all(found[name] is not None for name in MEASURED)
@@ -66,6 +67,7 @@ def test_a_build_that_must_not_repack_is_measured_as_the_file_has_it() -> None:
     assert sorted(kinds) == sorted(WEIGHT_TYPES)
 
 
+@pytest.mark.slow
 def test_attention_and_the_steps_of_a_layer_take_some_time(bench: TypeBench) -> None:
     cost = bench.graph_cost()
     for attention in (cost.attention, cost.fused_attention):

@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+pytestmark = pytest.mark.slow
+
 REAL_WINDOWS = Path(__file__).with_name("real_windows.py")
 
 

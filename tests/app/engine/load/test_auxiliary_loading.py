@@ -42,6 +42,7 @@ def answers() -> dict[str, dict[str, Any]]:
     return answered
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("temperature", [0.0, 1.0])
 def test_answers_are_those_without_a_draft_model(answers: dict[str, dict[str, Any]], temperature: float) -> None:
     plain, drafted = answers[f"plain at {temperature}"], answers[f"drafted at {temperature}"]
@@ -145,6 +146,7 @@ def test_a_projector_whose_marks_the_model_lacks_is_refused(tmp_path: Path) -> N
 N_DAMAGED = 12
 
 
+@pytest.mark.slow
 def test_a_projector_is_tested_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     model = tiny_llama(tmp_path / "m.gguf")
     projector = tiny_projector(tmp_path / "mmproj.gguf", 64)
@@ -154,6 +156,7 @@ def test_a_projector_is_tested_once(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     assert "true" in (tmp_path / "cache" / "projectors.json").read_text()
 
 
+@pytest.mark.slow
 def test_a_projector_that_ends_its_process_is_refused(tmp_path: Path) -> None:
     def edit(writer: gguf.GGUFWriter) -> None:  # libmtmd asserts the type of a number
         writer.kv_data[0]["clip.vision.patch_size"] = gguf.GGUFValue("14", gguf.GGUFValueType.STRING)
@@ -164,6 +167,7 @@ def test_a_projector_that_ends_its_process_is_refused(tmp_path: Path) -> None:
     assert not (tmp_path / "cache" / "projectors.json").exists()
 
 
+@pytest.mark.slow
 def test_the_error_of_a_projector_is_raised_here(tmp_path: Path) -> None:
     projector = tiny_projector(tmp_path / "mmproj.gguf", 64, "idefics3")
     with pytest.raises(ModelFileError, match="vocabulary lacks"):

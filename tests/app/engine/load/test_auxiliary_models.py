@@ -71,6 +71,7 @@ def test_a_projector_that_was_found_and_does_not_belong_is_left_out_with_the_rea
     assert with_sound_projector(chosen, header) == (chosen, "")
 
 
+@pytest.mark.slow
 def test_a_head_that_was_found_is_left_out_where_only_the_model_alone_fits(tmp_path: Path) -> None:
     header, head = validate_gguf(drafted_model(tmp_path / "m.gguf")), draft_head(tmp_path / "dflash-m.gguf", "dflash")
     alone = PlannedModel(header, header.tensors)

@@ -22,6 +22,8 @@ from quantizer.write.quantize_plan import QuantizePlan, plan
 from tests.quantizer.architectures.test_architectures import OUTLINES
 from tests.quantizer.checkpoints import write_hollow_checkpoint
 
+pytestmark = pytest.mark.slow
+
 READER = Path(__file__).with_name("unread_tensors.py")
 
 

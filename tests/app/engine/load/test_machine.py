@@ -165,6 +165,7 @@ def test_a_gpu_whose_maker_gives_no_bandwidth_has_the_one_that_was_measured() ->
     assert gpu_device(replace(CARD, speed=DeviceSpeed(300e9, 20e12)), {}).bytes_per_s == 360e9
 
 
+@pytest.mark.slow
 def test_the_process_that_lists_gpus_lists_each_that_the_engine_can_use(tmp_path: Path) -> None:
     listed = list_gpus((), tmp_path)
     assert len(listed) == len(list(ggml_gpus()))

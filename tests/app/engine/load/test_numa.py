@@ -10,6 +10,8 @@ from app.engine.load.loading import LoadListener, load_model
 from app.engine.messages import EngineConfig
 from offload.devices.host import affinity
 
+pytestmark = pytest.mark.slow
+
 SILENT = LoadListener(lambda _: True, lambda _: None, lambda _: None)
 
 

@@ -111,6 +111,7 @@ def test_a_gpu_that_is_slower_than_the_processor_leaves_the_measured_settings_un
     assert "CUDA0 gets no layers" in attempt.plan.warnings[0]
 
 
+@pytest.mark.slow
 def test_a_gpu_that_the_dry_run_refuses_gets_nothing_and_the_measured_settings_stay() -> None:
     def too_much(_setting: RunConfig, parameters: LoadParameters) -> Mapping[str, int]:
         return {"CPU": 64 << 20, **dict.fromkeys(parameters.devices, 13 * GIB)}
@@ -140,6 +141,7 @@ def test_manually_placed_layers_go_to_their_gpu_until_memory_is_too_small() -> N
     assert smaller.config.gpu_layers is None
 
 
+@pytest.mark.slow
 def test_the_excess_of_the_last_load_makes_the_next_one_smaller() -> None:
     small = Machine(CARD.host, (replace(CARD.gpus[0], free_bytes=6 * GIB),))
     before = planner(small).attempt(CONFIG, TUNED).shares[0].weight_bytes
@@ -148,6 +150,7 @@ def test_the_excess_of_the_last_load_makes_the_next_one_smaller() -> None:
     assert planner(small).attempt(CONFIG, TUNED).plan.assessment.verdict is FitLevel.PARTIAL
 
 
+@pytest.mark.slow
 def test_a_gpu_with_less_memory_than_reported_gets_fewer_layers_with_a_notice() -> None:
     small = Machine(CARD.host, (replace(CARD.gpus[0], free_bytes=6 * GIB),))
     plans, load, notices = planner(small), Loader(1), list[str]()
@@ -215,6 +218,7 @@ def test_a_processor_alone_has_no_warning(when_unfit: UnfitPolicy) -> None:
     assert check_fit(planned(20), when_unfit) == ""
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("when_unfit", [UnfitPolicy.WARN, UnfitPolicy.LOAD])
 def test_a_partly_offloaded_model_has_a_warning_of_one_sentence(when_unfit: UnfitPolicy) -> None:
     warning = check_fit(planned(20, 5), when_unfit)
@@ -223,6 +227,7 @@ def test_a_partly_offloaded_model_has_a_warning_of_one_sentence(when_unfit: Unfi
     assert "\n" not in warning
 
 
+@pytest.mark.slow
 def test_a_partly_offloaded_model_needs_a_yes_when_the_user_can_be_asked() -> None:
     with pytest.raises(UnfitError, match=r"tok/s instead of .* What would help: "):
         check_fit(planned(20, 5), UnfitPolicy.ASK)
@@ -282,11 +287,13 @@ def dry_bytes(path: Path) -> int:
     return compute_by_device(DryRunRequest(path, SETTING))["CPU"]
 
 
+@pytest.mark.slow
 def test_a_dry_run_returns_the_compute_buffers_of_a_context(tiny_model: Path) -> None:
     scores = 4 * 1024 * 512 * 4  # heads, cells, tokens of a micro-batch, F32
     assert scores < dry_bytes(tiny_model) < 2 * scores
 
 
+@pytest.mark.slow
 def test_a_plan_uses_the_bytes_of_the_dry_run(tiny_model: Path) -> None:
     header = validate_gguf(tiny_model)
     model = PlannedModel(header, tensors_of(header))
@@ -305,6 +312,7 @@ def test_compute_buffers_of_latent_attention_are_planned_as_a_dry_run_takes_them
     assert PlannedModel.read(path).profile(setting).compute_bytes == pytest.approx(real, rel=0.05)
 
 
+@pytest.mark.slow
 def test_a_file_that_llama_cpp_rejects_is_an_error_with_its_output(tmp_path: Path) -> None:
     path = tmp_path / "no.gguf"
     path.write_bytes(b"GGUF")
@@ -313,6 +321,7 @@ def test_a_file_that_llama_cpp_rejects_is_an_error_with_its_output(tmp_path: Pat
     assert str(tmp_path) not in str(raised.value)
 
 
+@pytest.mark.slow
 def test_an_abort_of_llama_cpp_names_its_source_without_the_folder_it_was_built_in() -> None:
     program = (
         "from quantizer.system.child_request import serve_request\nfrom app.engine.llama.native import ggml_function\n"
@@ -322,6 +331,7 @@ def test_an_abort_of_llama_cpp_names_its_source_without_the_folder_it_was_built_
         list(run_child([sys.executable, "-c", program], {}))
 
 
+@pytest.mark.slow
 def test_a_device_that_no_longer_exists_is_named(tiny_model: Path) -> None:
     gone = replace(ON_HOST, n_gpu_layers=1, devices=("CUDA7",), tensor_split=(1,))
     with pytest.raises(EngineError, match="The device CUDA7 of the plan no longer exists"):

@@ -92,6 +92,7 @@ def test_a_folder_that_cannot_be_created_loses_the_record_only(tmp_path: Path) -
     assert history.records() == []
 
 
+@pytest.mark.slow
 def test_processes_that_add_records_at_once_lose_none(history: RunHistory, tmp_path: Path) -> None:
     path = tmp_path / "cache" / "runs.jsonl"
     code = f"""

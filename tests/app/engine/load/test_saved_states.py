@@ -26,6 +26,7 @@ def played(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     return results
 
 
+@pytest.mark.slow
 def test_they_take_at_most_what_the_plan_says(played: dict[str, Any]) -> None:
     assert played["planned"] == 4 * MIB
     assert 0 < played["largest"] <= played["planned"]
@@ -36,5 +37,6 @@ def test_the_others_are_on_disk_and_come_back(played: dict[str, Any]) -> None:
     assert played["cached"] > 600
 
 
+@pytest.mark.slow
 def test_while_programs_wait_for_memory_all_of_it_is_given_back(played: dict[str, Any]) -> None:
     assert played["stalled"] == 0

@@ -104,6 +104,7 @@ def test_a_test_that_cannot_run_is_an_error_and_stores_no_result(tmp_path: Path)
     assert not cache_file.exists()
 
 
+@pytest.mark.slow
 def test_the_real_child_gives_a_result(tmp_path: Path) -> None:
     result = run_self_test(tmp_path)
     assert result.is_new

@@ -4,6 +4,7 @@ from dataclasses import dataclass
 from itertools import count
 from pathlib import Path
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -120,6 +121,7 @@ arrivals = st.lists(
 )
 
 
+@pytest.mark.slow
 @settings(max_examples=50)
 @given(arrivals, st.integers(1, 4), st.integers(4, 40), st.integers(100, 200), st.booleans())
 def test_answers_under_mixed_adapters_equal_serial_ones_so_nothing_is_shared_between_sets(

@@ -108,6 +108,7 @@ def test_a_prompt_that_does_not_fit_is_refused_all_the_same() -> None:
     assert end.error.kind == "ContextOverflowError"
 
 
+@pytest.mark.slow
 @settings(max_examples=30)
 @given(st.lists(st.tuples(st.sampled_from(["a prompt", "a prompt of", "z"]), st.integers(-1, 30)), max_size=4))
 def test_sequences_that_share_cells_shift_without_moving_each_others(wanted: list[tuple[str, int]]) -> None:

@@ -758,6 +758,7 @@ arrivals = st.lists(
 )
 
 
+@pytest.mark.slow
 @settings(max_examples=75)
 @given(
     arrivals,

@@ -5,6 +5,8 @@ from collections import Counter, defaultdict
 from collections.abc import Sequence
 from typing import Any
 
+import pytest
+
 from app.engine.fake import FakeBackend
 from app.engine.loop.core import Engine, Event
 from app.engine.loop.counters import Counters
@@ -81,6 +83,7 @@ def chi_squared(texts: Sequence[str]) -> float:
     return total
 
 
+@pytest.mark.slow
 def test_sampling_keeps_its_distribution_with_drafts_on() -> None:
     texts, counters = generate(n_answers=24, n_tokens=300)
     assert counters.n_accepted_tokens > 1000

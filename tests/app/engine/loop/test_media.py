@@ -229,6 +229,7 @@ arrivals = st.lists(
 MODELS = [{}, {"supports_truncation": False}, {"supports_truncation": False, "n_rollback": 3}, {"n_window": 20}]
 
 
+@pytest.mark.slow
 @settings(max_examples=60)
 @given(
     arrivals,

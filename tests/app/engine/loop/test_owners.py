@@ -5,6 +5,7 @@ from __future__ import annotations
 from itertools import count
 from pathlib import Path
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -65,6 +66,7 @@ def test_what_is_saved_for_one_is_no_others(tmp_path: Path) -> None:
         store.close()
 
 
+@pytest.mark.slow
 @given(st.lists(st.sampled_from(["alice", "bob", "carol"]), max_size=12))
 def test_drafts_come_from_answers_of_the_same_owner(owners: list[str]) -> None:
     shared = Shared()

@@ -167,6 +167,7 @@ def unlimited(wanted: Request) -> str:
 words = st.text(st.sampled_from("ab .\n"), min_size=1, max_size=80)
 
 
+@pytest.mark.slow
 @settings(deadline=None)
 @given(
     st.lists(st.tuples(words, st.integers(0, 40), st.booleans()), min_size=1, max_size=4),

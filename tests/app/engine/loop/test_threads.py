@@ -153,6 +153,7 @@ def test_where_nobody_gives_way_threads_settle_on_the_processors_that_others_lea
     assert n_threads == max(1, n_processors - n_busy)
 
 
+@pytest.mark.slow
 @settings(max_examples=10)  # of five minutes each, of 750 in all
 @given(n_processors=st.integers(2, 16), n_busy=st.integers(0, 24), weight=st.sampled_from([0.3, 1.0]))
 def test_beside_others_steps_are_nearly_as_fast_as_with_the_best_number(
@@ -166,6 +167,7 @@ def test_beside_others_steps_are_nearly_as_fast_as_with_the_best_number(
     assert speed >= 0.8 * max(1 / machine.seconds(n_threads) for n_threads in usual)
 
 
+@pytest.mark.slow
 @given(n_processors=st.integers(2, 16), n_busy=st.integers(1, 24))
 def test_all_threads_are_used_again_within_seconds_of_quiet(n_processors: int, n_busy: int) -> None:
     machine = Machine(n_processors, n_busy)
@@ -200,6 +202,7 @@ def test_the_first_quiet_look_gives_all_threads_back_without_comparing_them(nois
         control.observe(n_tokens, noise * machine.step())
 
 
+@pytest.mark.slow
 @given(st.integers(2, 64))
 def test_a_quiet_machine_is_looked_at_twice_a_second_and_nothing_changes(n_processors: int) -> None:
     machine = Machine(n_processors)

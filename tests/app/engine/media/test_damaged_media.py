@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Callable
 
 import numpy as np
+import pytest
 
 from app.common.media_formats import MediaKind, format_of
 from app.engine.media.decoder_process import DecoderProcess
@@ -72,6 +73,7 @@ def test_whole_files_are_decoded() -> None:
     decoder.close()
 
 
+@pytest.mark.slow
 def test_damaged_files_are_refused_or_decoded() -> None:
     decoder = DecoderProcess()
     answers = Counter(answer(decoder, damaged(seed)) for seed in range(N_FILES))

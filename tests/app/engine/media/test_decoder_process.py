@@ -76,12 +76,14 @@ def test_a_gray_picture_without_a_range_is_scaled_by_its_largest_value(decoder: 
     assert list(decoder.picture(saved(image, "TIFF")).rgb[::3]) == [0, 128, 255]
 
 
+@pytest.mark.slow
 def test_the_first_frame_of_ten_thousand_is_decoded(decoder: DecoderProcess) -> None:
     frames = [Image.new("L", (8, 8), index % 256) for index in range(10_000)]
     found = decoder.picture(saved(frames[7], "GIF", save_all=True, append_images=frames[1:]))
     assert set(found.rgb) == {7}
 
 
+@pytest.mark.slow
 def test_a_large_picture_is_scaled_down(decoder: DecoderProcess) -> None:
     found = decoder.picture(saved(Image.new("RGB", (2 * MAX_SIDE, MAX_SIDE), (1, 2, 3)), "PNG"))
     assert (found.width, found.height) == (MAX_SIDE, MAX_SIDE // 2)
@@ -98,6 +100,7 @@ def test_a_picture_that_is_too_narrow_is_refused(decoder: DecoderProcess) -> Non
         decoder.picture(png(4000, 2))
 
 
+@pytest.mark.slow
 def test_a_bomb_in_the_metadata_is_refused(decoder: DecoderProcess) -> None:
     text = zlib.compress(bytes(200 << 20), 9)
     chunk = b"zTXtbomb\0\0" + text
@@ -107,6 +110,7 @@ def test_a_bomb_in_the_metadata_is_refused(decoder: DecoderProcess) -> None:
         decoder.picture(data[:33] + bomb + data[33:])
 
 
+@pytest.mark.slow
 def test_a_child_that_takes_too_long_is_replaced() -> None:
     decoder = DecoderProcess(picture_timeout_s=0.0)
     with pytest.raises(RequestError, match="took more than"):
@@ -116,6 +120,7 @@ def test_a_child_that_takes_too_long_is_replaced() -> None:
     decoder.close()
 
 
+@pytest.mark.slow
 def test_a_child_that_dies_is_replaced() -> None:
     decoder = DecoderProcess()
     decoder.picture(picture_file())
@@ -169,6 +174,7 @@ def test_a_sound_that_is_cut_off_late_is_decoded_up_to_there(decoder: DecoderPro
     assert len(decoder.sound(sound_file()[: 44 + 8000], 16_000).samples) == 4000
 
 
+@pytest.mark.slow
 def test_a_sound_that_is_too_short_is_refused(decoder: DecoderProcess) -> None:
     with pytest.raises(RequestError, match="has 99 ms"):
         decoder.sound(sound_file(0.099), 16_000)

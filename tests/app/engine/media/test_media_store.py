@@ -66,6 +66,7 @@ def test_a_damaged_file_is_a_miss_and_removed(tmp_path: Path, place: int) -> Non
     assert not list(tmp_path.iterdir())
 
 
+@pytest.mark.slow
 def test_a_file_with_any_damage_is_a_miss_and_never_raises_or_another_layout(tmp_path: Path) -> None:
     saved(tmp_path / "made")
     n_tried = 0

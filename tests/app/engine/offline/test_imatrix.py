@@ -74,6 +74,7 @@ def tokens_of_text() -> list[int]:
     return [merged.get(piece) or ord(piece) for piece in re.findall("th|he|.", TEXT)]
 
 
+@pytest.mark.slow
 def test_the_first_layer_gets_the_normalised_embeddings_of_the_text(
     collected: tuple[ImportanceMatrix, list[TaskProgress]],
 ) -> None:
@@ -95,6 +96,7 @@ def test_every_weight_of_every_layer_sees_every_token(collected: tuple[Importanc
     assert (matrix.n_chunks, matrix.chunk_size, matrix.datasets) == (3, N_CTX, ("text",))
 
 
+@pytest.mark.slow
 def test_each_token_uses_its_experts(expert_model: Path) -> None:
     matrix = run_imatrix(request_for(expert_model), lambda steps: steps)
     for part in FFN:
@@ -105,6 +107,7 @@ def test_each_token_uses_its_experts(expert_model: Path) -> None:
     assert np.array_equal(gate.sums, up.sums)
 
 
+@pytest.mark.slow
 def test_an_error_in_the_callback_of_native_code_is_raised(tiny_model: Path) -> None:
     program = """
 import sys
@@ -121,6 +124,7 @@ sys.exit(serve_task(ImatrixRequest, collect))
         list(run_child([sys.executable, "-c", program], asdict(request)))
 
 
+@pytest.mark.slow
 def test_an_error_of_the_child_is_raised_here(tiny_model: Path) -> None:
     with pytest.raises(UsageError, match="trained on 128 tokens"):
         run_imatrix(request_for(tiny_model, n_ctx=129), lambda steps: steps)

@@ -77,6 +77,7 @@ def tiny_hybrid(path: Path) -> Path:
     return predicting_model(path, "qwen35", lambda writer: writer.add_block_count(5), stack)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("make", "idle"), [(tiny_plain, 1), (tiny_windows, 2), (tiny_hybrid, 2)])
 def test_the_layer_that_adds_nothing_is_found_and_the_model_without_it_predicts_the_same(
     tmp_path: Path, make: Callable[[Path], Path], idle: int

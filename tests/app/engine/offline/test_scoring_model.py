@@ -36,6 +36,7 @@ def test_a_text_that_fills_no_window_is_refused() -> None:
         windows(TEXT, 15, None)
 
 
+@pytest.mark.slow
 @given(st.integers(1, 60), st.integers(1, 60), st.integers(1, 9))
 def test_batches_and_blocks_change_no_prediction(n_batch: int, other_n_batch: int, n_rows: int) -> None:
     window = windows(TEXT, 50, None)[1]

@@ -55,6 +55,7 @@ def quantized(name: str, imatrix: Path) -> np.ndarray:
     return to_float32(encode(original, Q4_0, name, parts), Q4_0, original.shape[1]).astype(np.float16)
 
 
+@pytest.mark.slow
 def test_the_sensitivity_of_a_tensor_is_the_divergence_of_a_file_with_it_alone_quantized(
     tmp_path: Path, tiny_model: Path, imatrix: Path
 ) -> None:

@@ -32,6 +32,7 @@ def hybrid_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("model", ["tiny_model", "hybrid_model"])
 def test_fused_attention_attends_to_overlaid_states_too(model: str, request: pytest.FixtureRequest) -> None:
     child = [sys.executable, str(REAL_DEPTH), str(request.getfixturevalue(model))]

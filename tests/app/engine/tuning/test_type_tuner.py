@@ -17,6 +17,8 @@ from app.settings.settings import Settings
 from offload.devices.host import CpuTimes
 from quantizer.gguf.tensor_types import WEIGHT_TYPES
 
+pytestmark = pytest.mark.slow
+
 FEW = {name: WEIGHT_TYPES[name] for name in ("F16", "Q4_0")}
 SMALL = TypeTuneRequest(n_threads=1)
 

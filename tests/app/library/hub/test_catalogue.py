@@ -223,6 +223,7 @@ def recommended(role: Role, machine: str) -> Recommendation:
     return recommend_each(read_catalogue().models, [role], here)[0]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("machine", "role", "chosen"),
     [
@@ -254,6 +255,7 @@ def test_what_is_passed_over_would_not_fit_or_is_too_slow() -> None:
     assert found.model.keeps_pace
 
 
+@pytest.mark.slow
 def test_where_all_are_slow_the_fastest_is_recommended() -> None:
     found = recommended(Role.MOE, "container of 4 GiB")
     assert found.model is None
@@ -265,6 +267,7 @@ def test_where_all_are_slow_the_fastest_is_recommended() -> None:
     assert not slow.model.keeps_pace
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("machine", [*MACHINES, *SMALL_MACHINES])
 def test_no_slow_model_of_a_chat_goes_before_a_smaller_one_that_is_quick(machine: str) -> None:
     found = recommended(Role.CHAT, machine).model
@@ -286,6 +289,7 @@ def test_the_system_keeps_its_memory(total_gib: int, for_system_gib: int) -> Non
     assert without_system(busy) == busy
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("total_gib", "for_system_gib"), [(4, 1), (16, 4)])  # all roles take a second
 def test_no_recommendation_takes_what_the_system_keeps(total_gib: int, for_system_gib: int) -> None:
     here = planning_context(Settings(), processor_only(total_gib, total_gib, 60))
@@ -306,6 +310,7 @@ def _chosen(machine: str, *models: CatalogueModel) -> tuple[str, str]:
     return found.model.name, found.why
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("machine", ["RTX 3060 12 GB, 32 GB RAM", "processor only, 32 GB"])
 def test_of_two_of_a_size_and_speed_the_newer_is_recommended(machine: str) -> None:
     """One machine is fast enough for them, the other is not."""
@@ -315,6 +320,7 @@ def test_of_two_of_a_size_and_speed_the_newer_is_recommended(machine: str) -> No
     assert _chosen(machine, old, replace(new, published="2025-04"))[0] == "old"
 
 
+@pytest.mark.slow
 def test_the_reason_of_a_newer_one_names_both() -> None:
     name, why = _chosen("RTX 3060 12 GB, 32 GB RAM", _dated("old", "2025-04"), _dated("new", "2026-08"))
     expected = (
@@ -323,6 +329,7 @@ def test_the_reason_of_a_newer_one_names_both() -> None:
     assert (name, why) == ("new", expected)
 
 
+@pytest.mark.slow
 def test_a_newer_one_of_another_size_or_speed_does_not_go_before() -> None:
     first = _dated("first", "2025-04")
     smaller = replace(catalogue_model("qwen3-4b"), published="2026-08")
@@ -331,6 +338,7 @@ def test_a_newer_one_of_another_size_or_speed_does_not_go_before() -> None:
     assert _chosen("M2, 16 GB", first, slower)[0] == "first"
 
 
+@pytest.mark.slow
 def test_each_role_is_recommended_as_alone() -> None:
     here, models = planning_context(Settings(), MACHINES["RTX 4090, 64 GB RAM"]), read_catalogue().models
     assert recommend_each(models, Role, here) == tuple(recommend_each(models, [role], here)[0] for role in Role)

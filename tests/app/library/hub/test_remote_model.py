@@ -43,6 +43,7 @@ async def read(hub: HubServer, paths: Iterable[Path], token: str = "") -> Planne
         return await read_remote_model(HttpSession(http, access), files, QUICK)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("outline", "file_type", "has_merges", "most_mib"),
     [

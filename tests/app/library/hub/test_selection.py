@@ -25,6 +25,7 @@ def test_models_that_differ_in_their_quant_only_are_a_family() -> None:
     assert [[model.name for model in family] for family in families] == [names[:4], names[4:5], names[5:]]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["llama-3.1-8b", "qwen3-30b-a3b", "gemma-3-4b"])
 def test_one_header_estimates_all_quants(name: str) -> None:
     """Held against the verdicts on the files themselves."""

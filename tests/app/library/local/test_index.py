@@ -133,6 +133,7 @@ def test_a_name_of_any_bytes_is_kept(tmp_path: Path) -> None:
         assert index.sha256(path) == "ab" * 32
 
 
+@pytest.mark.slow
 def test_four_processes_write_at_once_and_lose_nothing(tmp_path: Path) -> None:
     command = [sys.executable, "-P", "-c", ADDS_ROWS, str(tmp_path / "cache")]
     writers = [subprocess.Popen([*command, str(tmp_path / str(number))]) for number in range(4)]

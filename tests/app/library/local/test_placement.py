@@ -185,6 +185,7 @@ def test_a_copy_for_which_there_is_no_room_is_refused_with_the_numbers(
     assert list(models.rglob("*")) == []
 
 
+@pytest.mark.slow
 def test_a_killed_copy_resumes(tmp_path: Path, models: Path) -> None:
     source = small_model(tmp_path / "m.gguf")
     with source.open("ab") as file:

@@ -20,6 +20,7 @@ def test_a_sound_file_is_a_model_to_every_reader(tmp_path: Path, original: Path)
         assert not any(readers.verdicts(original).values())
 
 
+@pytest.mark.slow
 def test_a_damaged_file_is_a_model_to_all_readers_or_to_none(tmp_path: Path, original: Path) -> None:
     path, data = tmp_path / "mutant.gguf", original.read_bytes()
     made = mutants(data, 20, 200, read_header(original).data_offset, seed=21)

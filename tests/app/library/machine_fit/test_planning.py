@@ -18,6 +18,7 @@ def model(name: str, file_type: str) -> PlannedModel:
     return PlannedModel(header, header.tensors).quantized(file_type_named(file_type))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "file_type", "machine", "verdict"),
     [

@@ -252,6 +252,7 @@ def _zipped(files: Mapping[str, bytes]) -> bytes:
     return buffer.getvalue()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("is_zipped", [False, True])
 async def test_a_checkpoint_in_a_package_is_unpacked_whole(
     library: Library, checkpoint: Mapping[str, bytes], is_zipped: bool

@@ -277,6 +277,7 @@ async def test_openai_s_client_accumulates_a_thought_a_plan_and_a_call(service: 
     assert choice.message.tool_calls[0].function.arguments == '{"city": "Åre"}'
 
 
+@pytest.mark.slow
 async def test_openai_s_client_gets_the_items_of_a_response(service: Service) -> None:
     client = sdk.openai.AsyncOpenAI(
         base_url="http://localhost/v1", api_key="none", http_client=service.http, max_retries=0

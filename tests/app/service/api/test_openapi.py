@@ -209,6 +209,7 @@ OPERATIONS = sorted(
 )
 
 
+@pytest.mark.slow
 def test_the_operations_tested_here_are_those_of_the_document() -> None:
     paths = documented()["paths"]
     assert sorted(f"{method.upper()} {path}" for path, methods in paths.items() for method in methods) == OPERATIONS
@@ -325,6 +326,7 @@ def test_the_service_serves_this_document(own: RunningService) -> None:
     assert own.http.get("/openapi.json").json() == documented()
 
 
+@pytest.mark.slow
 def test_every_schema_is_one() -> None:
     for schema in documented()["components"]["schemas"].values():
         Draft202012Validator.check_schema(schema)
@@ -458,6 +460,7 @@ def test_health_while_loading_matches_the_document(own: RunningService) -> None:
     own.wait_until(lambda model: model["state"] == "ready")
 
 
+@pytest.mark.slow
 def test_the_end_of_a_service_in_use_matches_the_document(own: RunningService, folder: Path) -> None:
     identity = ServiceIdentity(Settings(data_dir=folder / "data", cache_dir=folder / "cache"))
     challenge = "1" * 64

@@ -53,6 +53,7 @@ def test_without_a_key_another_user_gets_nothing_and_changes_nothing(roots_servi
     assert roots_service.http.post("/v1/chat/completions", json=QUESTION).status_code == 200
 
 
+@pytest.mark.slow
 def test_with_a_key_another_user_is_let_in_as_its_holder_and_not_without(
     start_service: Callable[..., RunningService],
 ) -> None:

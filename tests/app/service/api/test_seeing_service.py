@@ -125,6 +125,7 @@ def test_a_stored_response_keeps_its_picture(seeing: RunningService) -> None:
     assert items[0]["content"][1]["image_url"] == URL
 
 
+@pytest.mark.slow
 def test_openais_client_sends_pictures_and_sounds(openai_client: sdk.openai.OpenAI) -> None:
     content: Any = [
         {"type": "text", "text": "What is it?"},
@@ -151,6 +152,7 @@ def test_openais_client_knows_a_damaged_picture_as_a_bad_request(openai_client: 
         openai_client.chat.completions.create(model="tiny", messages=messages)
 
 
+@pytest.mark.slow
 def test_anthropics_client_sends_a_picture_and_gets_one_from_a_tool(seeing: RunningService) -> None:
     with sdk.anthropic.Anthropic(base_url=seeing.url, api_key="none", max_retries=0) as client:
         asked: list[Any] = [{"role": "user", "content": [BLOCK, {"type": "text", "text": "What is it?"}]}]
@@ -233,6 +235,7 @@ def test_a_model_without_eyes_names_one_that_sees(seeing: RunningService) -> Non
     )
 
 
+@pytest.mark.slow
 def test_sixty_five_pictures_and_a_hundred_megabytes_are_refused(seeing: RunningService) -> None:
     urls = [f"data:image/png;base64,{b64encode(b'%d' % number).decode()}" for number in range(65)]
     many = seeing.http.post(
@@ -380,6 +383,7 @@ DOCUMENTS: dict[str, tuple[str, dict[str, Any]]] = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("client", DOCUMENTS)
 def test_a_document_is_read_as_its_text(seeing: RunningService, client: str) -> None:
     path, body = DOCUMENTS[client]

@@ -251,6 +251,7 @@ def _content(ask: Ask, secret: str, file_id: str) -> list[dict[str, Any]]:
     return [json.loads(line) for line in ask(secret, "GET", f"/v1/files/{file_id}/content").text.splitlines()]
 
 
+@pytest.mark.slow
 def test_files_and_batches_of_one_key_are_no_others_unless_it_manages(
     ask: Ask, keys: tuple[Path, dict[str, str]]
 ) -> None:

@@ -64,6 +64,7 @@ def test_a_chat_with_tools_uses_the_template_for_them(strict: RunningService) ->
     assert without == "<user>A fox?<assistant>"
 
 
+@pytest.mark.slow
 def test_the_facts_say_that_a_model_with_such_a_template_takes_tools(strict: RunningService) -> None:
     props = strict.http.get("/props").json()
     assert (props["chat_template"], props["chat_template_tool_use"]) == (STRICT, FOR_TOOLS)

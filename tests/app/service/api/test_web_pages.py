@@ -187,6 +187,7 @@ def test_a_page_of_the_setting_asks_sends_and_reads(friendly: RunningService) ->
     assert named.status == 200
 
 
+@pytest.mark.slow
 def test_every_other_page_and_name_is_refused_as_before(friendly: RunningService) -> None:
     before = _state(friendly)
     origins = [lines for lines in FOREIGN_ORIGINS.values() if f"Origin: {LET_IN}" not in lines]

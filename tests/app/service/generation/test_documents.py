@@ -71,11 +71,13 @@ def _heavy(name: str) -> Document:
     return Document(name, b64encode(repeated_page_pdf(4_999, 5_000)).decode())
 
 
+@pytest.mark.slow
 async def test_what_the_documents_of_a_request_take_is_bounded_in_all() -> None:
     found = await DocumentReader(total_s=0.6).read([_heavy(f"{number}.pdf") for number in range(3)])
     assert [isinstance(each, RequestError) and "takes too long" in each.cause for each in found.values()] == [True] * 3
 
 
+@pytest.mark.slow
 async def test_an_honest_document_is_read_beside_two_heavy_ones_of_another_client() -> None:
     reader = DocumentReader(total_s=1e9)
     heavy = [asyncio.create_task(reader.read([_heavy(name)], "at 192.0.2.1")) for name in ("a.pdf", "b.pdf")]

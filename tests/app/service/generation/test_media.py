@@ -149,6 +149,7 @@ async def test_addresses_are_fetched_where_that_is_allowed_and_only_those_in_the
     assert web.asked == ["https://example.com/a"]
 
 
+@pytest.mark.slow
 async def test_too_many_and_too_large_pictures_are_refused() -> None:
     media = PromptMedia(BOTH)
     markers = [media.part_of(medium).text for medium in _numbered(MAX_MEDIA + 1)]

@@ -97,6 +97,7 @@ def test_hard_sequences_are_rendered_whole_in_every_dialect(dialect: str) -> Non
         assert faults(name, *((letters, dialect, has_tools) for letters in HARD)) == []
 
 
+@pytest.mark.slow
 @given(
     st.sampled_from(sorted(TEMPLATES)),
     st.text(alphabet="SUACDBT", min_size=1, max_size=9),

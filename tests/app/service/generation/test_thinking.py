@@ -118,6 +118,7 @@ SERVED_THINKING = {
 PUBLISHED = published_templates()
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not PUBLISHED, reason="llama.cpp's source is not here")
 def test_where_nobody_says_it_a_model_thinks_as_its_makers_serve_it() -> None:
     def prompt(template: str, **variables: Any) -> str:

@@ -44,6 +44,7 @@ def test_the_fault_is_that_of_the_type_that_fits_best(fields: dict[str, Any], pa
     assert words in error.cause
 
 
+@pytest.mark.slow
 def test_a_hundred_thousand_values_of_another_type_are_one_fault() -> None:
     with pytest.raises(ValidationError) as invalid:
         Example.model_validate(fields := {"input": ["a"] * 100_000})

@@ -92,6 +92,7 @@ JSON = st.recursive(
 )
 
 
+@pytest.mark.slow
 @settings(max_examples=40)
 @given(st.dictionaries(st.text(), JSON, max_size=5), st.booleans())
 def test_every_shallow_object_comes_back_as_it_was(fields: dict[str, object], ensure_ascii: bool) -> None:
@@ -184,6 +185,7 @@ async def test_a_large_body_is_validated_beside_the_loop() -> None:
     assert threading.get_ident() not in threads
 
 
+@pytest.mark.slow
 def test_a_body_may_be_large_by_its_pictures_alone() -> None:
     picture, text = b"A" * (5 << 20), b"two words " * (MAX_TEXT_BYTES // 10)
     four = b",".join([b'"%b"' % picture] * 4)

@@ -80,6 +80,7 @@ async def test_headers_are_read_while_a_survey_takes_its_time(settings: Settings
     await library.close()
 
 
+@pytest.mark.slow
 async def test_recommendations_of_an_old_catalogue_come_with_a_notice(
     settings: Settings, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -43,6 +43,7 @@ def test_a_plan_for_another_machine_surveys_none_and_places_as_requested(tiny_mo
     assert not plan.is_full
 
 
+@pytest.mark.slow
 def test_a_full_plan_gets_compute_buffers_from_llama_cpp(tiny_model: Path, settings: Settings) -> None:
     planner = PlanService(settings)
     quick, full = (planner.plan(elsewhere(tiny_model, is_full=is_full)) for is_full in (False, True))

@@ -191,6 +191,7 @@ def test_a_name_that_a_local_model_can_have_means_that_model(name: str) -> None:
     assert not is_placeholder(name)
 
 
+@pytest.mark.slow
 def test_a_long_name_is_judged_at_once() -> None:
     assert not is_placeholder("my-" * 100_000)
     assert not is_placeholder("openai/" * 100_000)

@@ -106,6 +106,7 @@ async def test_a_streamed_answer_reports_it_with_its_end(start: Started) -> None
     assert "16,384" in answer.headers[WARNING_HEADER]
 
 
+@pytest.mark.slow
 async def test_a_prompt_that_fits_but_leaves_no_room_for_an_answer_gets_it(start: Started) -> None:
     service = await start.service()
     body = _asking("x" * (USUAL - 200), max_tokens=1500, ignore_eos=True)
@@ -126,6 +127,7 @@ async def test_it_waits_for_the_answers_that_run_and_they_end_whole(start: Start
     assert "warnings" in await growing
 
 
+@pytest.mark.slow
 async def test_requests_of_several_lengths_at_once_all_get_their_answer(start: Started) -> None:
     service = await start.service()
     texts = [LONG, "hello", LONG * 3, LONG * 2]
@@ -210,6 +212,7 @@ async def test_a_load_that_fails_is_undone_and_not_tried_again(start: Started) -
     assert _n_ctx(service) == USUAL
 
 
+@pytest.mark.slow
 async def test_a_model_whose_memory_is_gone_loads_with_the_usual_context_again(start: Started) -> None:
     memory = FakeMemory(20, SIZES)
     service = await start.service(memory=memory)

@@ -208,6 +208,7 @@ async def test_stopping_does_not_wait_for_a_load(monkeypatch: pytest.MonkeyPatch
     assert engine.worker_pid is None
 
 
+@pytest.mark.slow
 async def test_a_failed_load_raises_and_the_next_request_retries_it(tmp_path: Path) -> None:
     marker = tmp_path / "marker"
     program = f"""

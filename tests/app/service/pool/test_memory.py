@@ -144,6 +144,7 @@ def test_a_model_beyond_max_memory_is_refused_with_both_numbers(tmp_path: Path, 
     memory.check(guide, EngineConfig(when_unfit=UnfitPolicy.LOAD), memory.machine(()))
 
 
+@pytest.mark.slow
 def test_a_head_beside_a_model_is_counted_and_gives_way_where_memory_is_short(tmp_path: Path) -> None:
     model = drafted_model(tmp_path / "m.gguf")
     draft_head(tmp_path / "dspark-m.gguf", "dspark")
@@ -166,6 +167,7 @@ def test_a_head_beside_a_model_is_counted_and_gives_way_where_memory_is_short(tm
     assert least_pages(finding) == plain
 
 
+@pytest.mark.slow
 def test_a_projector_that_was_found_is_counted_and_gives_way_where_memory_is_short(tmp_path: Path) -> None:
     model, projector = drafted_model(tmp_path / "m.gguf"), tiny_projector(tmp_path / "mmproj-m.gguf")
     memory = _memory(tmp_path)

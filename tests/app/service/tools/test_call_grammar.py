@@ -378,6 +378,7 @@ def test_a_schema_that_no_grammar_takes_leaves_a_call_with_any_arguments(name: s
         assert isinstance(json.loads(call.arguments), dict)
 
 
+@pytest.mark.slow
 def test_a_schema_that_nests_without_end_binds_no_more_than_the_name() -> None:
     deep: dict[str, Any] = {}
     for _ in range(100_000):

@@ -82,6 +82,7 @@ PIECES = st.lists(
 ).map("".join)  # fmt: skip
 
 
+@pytest.mark.slow
 @settings(max_examples=400)
 @given(name=st.sampled_from([*FAMILIES]), text=PIECES, cuts=st.lists(st.integers(0, 300), max_size=10))
 def test_parsed_calls_do_not_depend_on_chunks(name: str, text: str, cuts: list[int]) -> None:
@@ -90,6 +91,7 @@ def test_parsed_calls_do_not_depend_on_chunks(name: str, text: str, cuts: list[i
     assert split(family(name), text, list(range(len(text)))) == whole
 
 
+@pytest.mark.slow
 @settings(max_examples=400)
 @given(name=st.sampled_from([*FAMILIES]), text=PIECES, cuts=st.lists(st.integers(0, 300), max_size=5))
 def test_text_without_a_call_passes_unchanged(name: str, text: str, cuts: list[int]) -> None:

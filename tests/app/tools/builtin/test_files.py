@@ -256,6 +256,7 @@ async def test_of_a_large_folder_it_is_said_how_many_entries_are_not_shown(proje
     assert (await project.do("list_folder")).text.endswith("[100 more entries are not shown; list a folder in it]")
 
 
+@pytest.mark.slow
 async def test_text_is_searched_in_files_below(project: Project) -> None:
     project.file("src/a.py", b"import os\nprint(os.name)\n")
     project.file("b.md", b"OS\r\n")
@@ -273,6 +274,7 @@ async def test_a_regular_expression_that_is_none_is_refused(project: Project) ->
         await project.do("search_text", pattern="(", is_regex=True)
 
 
+@pytest.mark.slow
 async def test_a_search_that_takes_forever_can_be_stopped(project: Project) -> None:
     project.file("a", b"a" * 40 + b"!\n")
     running = asyncio.create_task(project.do("search_text", pattern="^(a+)+$", is_regex=True))

@@ -163,6 +163,7 @@ _PARTS = st.sampled_from(
 ) | st.text(max_size=4)
 
 
+@pytest.mark.slow
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=300)
 @given(parts=st.lists(_PARTS, max_size=6), is_whole=st.booleans())
 def test_whatever_a_path_is_it_is_refused_or_leads_into_a_folder(home: Path, parts: list[str], is_whole: bool) -> None:

@@ -109,6 +109,7 @@ async def test_garbage_beside_messages_is_skipped() -> None:
         assert (await server.call(await a_tool(server), {}, CallContext())).text == "done"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("mode", "cause"),
     [
@@ -166,6 +167,7 @@ async def test_a_server_that_is_stuck_in_a_stopped_call_is_replaced() -> None:
         assert await server.prompts() == ()
 
 
+@pytest.mark.slow
 async def test_a_flood_of_errors_is_logged_within_bounds_and_without_control_characters(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -178,6 +180,7 @@ async def test_a_flood_of_errors_is_logged_within_bounds_and_without_control_cha
     assert lines[-1] == "more of its output is not logged"
 
 
+@pytest.mark.slow
 async def test_a_flood_of_log_messages_is_logged_within_bounds(monkeypatch: pytest.MonkeyPatch) -> None:
     lines: list[str] = []
     for module in ("server", "sdk.transports"):

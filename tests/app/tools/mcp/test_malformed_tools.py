@@ -43,6 +43,7 @@ def test_a_malformed_tool_is_left_out_with_a_notice_and_the_others_stay(schema: 
     assert f"odd ({reason}" in listing.problem
 
 
+@pytest.mark.slow
 @given(_ENTRIES)
 def test_whatever_a_server_lists_the_service_takes_a_request_with_its_tools(entries: list[Any]) -> None:
     listing = listed_tools("notes", "identity", entries, 5.0)

@@ -30,6 +30,7 @@ def test_help_and_the_list_work(tmp_path: Path, words: tuple[str, ...]) -> None:
     assert (ended.returncode, "Traceback" in ended.stderr) == (0, False)
 
 
+@pytest.mark.slow
 def test_servers_are_added_and_starting_one_says_what_to_run(tmp_path: Path) -> None:
     assert localllm(tmp_path, "mcp", "add", "a", "--", sys.executable, "--version").returncode == 0
     tested = localllm(tmp_path, "mcp", "test", "a")
@@ -41,6 +42,7 @@ def test_servers_are_added_and_starting_one_says_what_to_run(tmp_path: Path) -> 
     assert "is not installed" in listed.stdout
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("module", ["tui.run", "tui.app", "tui.inline.session", "app.tools.mcp.server", "app.cli.main"])
 def test_what_starts_the_app_imports_none_of_it(module: str) -> None:
     report = f"import sys, {module}; print(*sys.modules)"

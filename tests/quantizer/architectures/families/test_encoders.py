@@ -41,6 +41,7 @@ def share_of_range(expected: np.ndarray, found: object) -> float:
     return float(np.abs(expected - np.array(found)).max() / (expected.max() - expected.min()))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("pooling", "pool"), [("mean", lambda states: states.mean(0)), ("cls", lambda states: states[0])]
 )
@@ -52,6 +53,7 @@ def test_a_converted_bert_embeds_like_its_checkpoint(pooling: str, pool: Any, tm
     assert share_of_range(expected, found) < LIMIT
 
 
+@pytest.mark.slow
 def test_a_converted_reranker_scores_like_its_checkpoint(tmp_path: Path) -> None:
     checkpoint = TinyRanker()
     folder = checkpoint.write(tmp_path / "ranker")

@@ -232,6 +232,7 @@ def test_torchao_of_four_bits_is_exact_for_matrices_and_stacks_of_them(
     assert_exact(torchao_int4(rng, "up", (*leading, 3 * n[0], 32 * n[1])), n_rows_per_slab)
 
 
+@pytest.mark.slow
 @settings(max_examples=8)
 @given(
     rng=seeds,

@@ -11,6 +11,8 @@ from app.protocol.library import LocalModel
 from tests.app.chat.attachments.files import pdf_of, picture_of, wav_of
 from tests.app.client.scripted_client import READY, ScriptedClient
 
+pytestmark = pytest.mark.slow
+
 SEEING = replace(READY, sees=True, hears=False)
 BLIND = replace(READY, sees=False, hears=False)
 PAGES = ("Leeks and salt.", "Boil for an hour.", "Serve hot.")

@@ -14,6 +14,7 @@ from tui.chat.transcript.message_view import label_rows
 LINES = "\n".join(f"line {number}" for number in range(13))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("size", [(80, 24), (60, 18)])
 async def test_a_paste_of_13_lines_can_be_opened_and_edited(open_app, size):
     client = ScriptedClient()
@@ -31,6 +32,7 @@ async def test_a_paste_of_13_lines_can_be_opened_and_edited(open_app, size):
     assert client.requests[0][0].content == f"pasted 1:\n```\na new {LINES}\n```\n\nWhy?"
 
 
+@pytest.mark.slow
 async def test_a_click_opens_an_attachment_and_escape_loses_no_change_unasked(open_app):
     async with open_app(ScriptedClient()) as user:
         await user.pastes(LINES)
@@ -49,6 +51,7 @@ async def test_a_click_opens_an_attachment_and_escape_loses_no_change_unasked(op
         await user.no_longer_sees("line 12")
 
 
+@pytest.mark.slow
 async def test_a_paste_is_put_into_the_prompt_where_the_cursor_is(open_app):
     client = ScriptedClient()
     async with open_app(client) as user:
@@ -65,6 +68,7 @@ async def test_a_paste_is_put_into_the_prompt_where_the_cursor_is(open_app):
     assert client.requests[0][0].content == f"Before {LINES} after"
 
 
+@pytest.mark.slow
 async def test_one_of_several_attachments_is_chosen_and_removed(open_app):
     async with open_app(ScriptedClient()) as user:
         await user.pastes(LINES)
@@ -81,6 +85,7 @@ async def test_one_of_several_attachments_is_chosen_and_removed(open_app):
         await user.sees("line 12")
 
 
+@pytest.mark.slow
 async def test_an_emptied_attachment_is_none_and_without_any_there_is_nothing_to_open(open_app):
     async with open_app(ScriptedClient()) as user:
         await user.pastes(LINES)
@@ -101,6 +106,7 @@ async def test_what_a_text_field_cannot_show_in_time_is_not_opened(open_app):
         await user.sees("big.log has 300,001 characters")
 
 
+@pytest.mark.slow
 async def test_a_hostile_text_is_shown_and_saved_without_its_control_characters(open_app):
     client = ScriptedClient()
     async with open_app(client) as user:
@@ -116,6 +122,7 @@ async def test_a_hostile_text_is_shown_and_saved_without_its_control_characters(
     assert "xa[31mb [bold]c[/bold]" in client.requests[0][0].content
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("size", [(80, 24), (40, 24), (120, 40)])
 async def test_all_attachments_are_seen_or_counted(open_app, size):
     async with open_app(ScriptedClient(), size) as user:

@@ -21,6 +21,7 @@ def _folder(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
 
 
+@pytest.mark.slow
 async def test_a_file_is_picked_after_an_at_sign_and_sent_to_the_model(open_app):
     client = ScriptedClient()
     async with open_app(client) as user:
@@ -37,6 +38,7 @@ async def test_a_file_is_picked_after_an_at_sign_and_sent_to_the_model(open_app)
     assert client.requests[0][0].content == sent
 
 
+@pytest.mark.slow
 async def test_a_file_mentioned_in_the_middle_of_a_question_stays_in_the_sentence(open_app):
     client = ScriptedClient()
     async with open_app(client) as user:
@@ -49,6 +51,7 @@ async def test_a_file_mentioned_in_the_middle_of_a_question_stays_in_the_sentenc
     assert client.requests[0][0].content.endswith("\n\nCompare with @notes/soup.md")
 
 
+@pytest.mark.slow
 async def test_a_mention_typed_in_full_attaches_its_file_without_tab(open_app, tmp_path):
     client = ScriptedClient()
     elsewhere = tmp_path.parent / f"{tmp_path.name}.txt"
@@ -89,6 +92,7 @@ async def test_what_was_attached_stays_when_another_file_is_missing(open_app):
     assert client.requests[0][0].content.startswith("pasted 1:")
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(sys.platform == "win32", reason="no name has a control character there")
 async def test_a_file_whose_name_cannot_be_shown_is_attached_without_a_mention(open_app, tmp_path):
     client = ScriptedClient()
@@ -104,6 +108,7 @@ async def test_a_file_whose_name_cannot_be_shown_is_attached_without_a_mention(o
     assert client.requests[0][0].content.endswith("What is this?")
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(sys.platform == "win32", reason="pipes with a name are files elsewhere")
 async def test_a_pipe_is_refused_and_the_app_goes_on(open_app, tmp_path):
     client = ScriptedClient()
@@ -118,6 +123,7 @@ async def test_a_pipe_is_refused_and_the_app_goes_on(open_app, tmp_path):
     assert [message.content for message in client.requests[0]] == ["Still here?"]
 
 
+@pytest.mark.slow
 async def test_a_name_with_spaces_is_completed_in_quotes(open_app, tmp_path):
     client = ScriptedClient()
     (tmp_path / "my notes").mkdir()
@@ -156,6 +162,7 @@ async def test_hidden_files_are_not_offered_and_one_that_is_no_text_is_refused_i
         await user.sees("prog.bin is a program, which cannot be attached")
 
 
+@pytest.mark.slow
 async def test_a_file_that_came_since_the_last_one_was_picked_is_offered(open_app, tmp_path):
     async with open_app(ScriptedClient()) as user:
         await user.types("@sou")
@@ -169,6 +176,7 @@ async def test_a_file_that_came_since_the_last_one_was_picked_is_offered(open_ap
         await user.sees("[bread.md")
 
 
+@pytest.mark.slow
 async def test_a_file_elsewhere_is_reached_folder_by_folder(open_app, tmp_path, monkeypatch):
     client = ScriptedClient()
     monkeypatch.chdir(tmp_path / "notes")
@@ -187,6 +195,7 @@ async def test_a_file_elsewhere_is_reached_folder_by_folder(open_app, tmp_path, 
     assert client.requests[0][0].content == sent
 
 
+@pytest.mark.slow
 async def test_a_long_paste_is_attached_and_backspace_removes_it(open_app):
     client = ScriptedClient()
     async with open_app(client) as user:
@@ -202,6 +211,7 @@ async def test_a_long_paste_is_attached_and_backspace_removes_it(open_app):
     assert client.requests[0][0].content == f"pasted 1:\n```\n{words}```\n\nand?"
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(sys.platform == "win32", reason="paths have other forms there")
 async def test_a_file_dropped_on_the_terminal_is_attached_and_backspace_removes_it(open_app, tmp_path):
     client = ScriptedClient()
@@ -268,6 +278,7 @@ async def test_a_command_runs_while_something_is_attached_and_leaves_it_there(op
     assert client.requests == []
 
 
+@pytest.mark.slow
 async def test_a_click_takes_a_file_away_with_its_mention(open_app):
     client = ScriptedClient()
     async with open_app(client) as user:
@@ -282,6 +293,7 @@ async def test_a_click_takes_a_file_away_with_its_mention(open_app):
     assert client.requests[0][0].content == "Why"
 
 
+@pytest.mark.slow
 async def test_commands_are_offered_while_a_slash_word_is_typed(open_app):
     async with open_app(ScriptedClient()) as user:
         await user.types("/sy")
@@ -308,6 +320,7 @@ async def test_arrows_choose_among_offers_and_escape_hides_them(open_app):
         assert user.app.screen.query_one("PromptInput").text == "/n"
 
 
+@pytest.mark.slow
 async def test_a_word_that_is_whole_is_run_by_one_enter(open_app):
     async with open_app(ScriptedClient()) as user:
         await user.types("/help")
@@ -324,6 +337,7 @@ async def test_enter_in_one_burst_with_a_word_takes_no_offer_for_its_beginning(o
         await user.sees("Unknown command /nosuch")
 
 
+@pytest.mark.slow
 async def test_the_picker_shows_folders_and_of_how_many_files_the_best(open_app, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "src").mkdir()

@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 from dataclasses import replace
 
+import pytest
+
 from app.chat.backend import ConnectionState
 from app.chat.conversation import Attachment, MessageContent
 from app.protocol.errors import RequestError
@@ -59,6 +61,7 @@ async def test_an_engine_that_counts_nothing_is_estimated_and_its_limit_may_be_u
     assert (forecast.n_tokens, forecast.is_too_long) == (108, False)
 
 
+@pytest.mark.slow
 async def test_the_context_after_sending_is_said_before_it(open_app, tmp_path, monkeypatch):
     (tmp_path / "notes.txt").write_text("word " * 30)
     monkeypatch.chdir(tmp_path)

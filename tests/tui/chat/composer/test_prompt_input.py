@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 from textual.events import Key
 
 from tests.app.client.scripted_client import ScriptedClient
@@ -36,6 +37,7 @@ async def test_blank_text_is_not_sent(open_app):
     assert client.requests == []
 
 
+@pytest.mark.slow
 async def test_up_on_an_empty_line_walks_back_through_what_was_sent_and_down_returns(open_app):
     client = ScriptedClient()
     async with open_app(client) as user:
@@ -50,6 +52,7 @@ async def test_up_on_an_empty_line_walks_back_through_what_was_sent_and_down_ret
         assert seen == ["beta", "alpha", "alpha", "beta", ""]
 
 
+@pytest.mark.slow
 async def test_up_in_a_draft_moves_the_cursor_and_keeps_the_draft(open_app):
     async with open_app(ScriptedClient()) as user:
         await user.asks("sent")

@@ -108,6 +108,7 @@ async def test_a_command_that_is_stopped_while_it_starts_leaves_nothing(tmp_path
     assert psutil.wait_procs(left, 60)[1] == []
 
 
+@pytest.mark.slow
 async def test_the_output_is_seen_and_goes_with_the_next_question_only(open_app):
     client = ScriptedClient()
     async with open_app(client) as user:
@@ -120,6 +121,7 @@ async def test_the_output_is_seen_and_goes_with_the_next_question_only(open_app)
     assert "h42i" in client.requests[0][0].content
 
 
+@pytest.mark.slow
 async def test_one_key_removes_the_output_from_the_next_question(open_app):
     client = ScriptedClient()
     async with open_app(client) as user:
@@ -133,6 +135,7 @@ async def test_one_key_removes_the_output_from_the_next_question(open_app):
     assert "seen" not in client.requests[0][0].content
 
 
+@pytest.mark.slow
 @posix
 @pytest.mark.parametrize("key", ["escape", "ctrl+c"])
 async def test_escape_stops_it_and_not_the_answer(open_app, tmp_path, key):
@@ -152,6 +155,7 @@ async def test_escape_stops_it_and_not_the_answer(open_app, tmp_path, key):
     assert not (tmp_path / "after").exists()
 
 
+@pytest.mark.slow
 @posix
 async def test_leaving_the_app_or_the_chat_ends_it(open_app, tmp_path):
     for how in ("ctrl+n", "ctrl+q"):
@@ -202,6 +206,7 @@ async def test_a_command_pasted_behind_a_typed_sign_never_runs_nor_is_asked(open
         assert client.requests == []
 
 
+@pytest.mark.slow
 async def test_a_paste_without_its_marks_does_not_run_at_its_own_enter(open_app, tmp_path):
     async with open_app(ScriptedClient()) as user:
         await user.types("x")
@@ -215,6 +220,7 @@ async def test_a_paste_without_its_marks_does_not_run_at_its_own_enter(open_app,
         assert (tmp_path / "ran").exists()
 
 
+@pytest.mark.slow
 async def test_a_question_that_was_recalled_is_not_run_but_a_command_is(open_app, tmp_path):
     async with open_app(ScriptedClient()) as user:
         await user.types("!echo x >> ran" if sys.platform == "win32" else f"!echo x >> {tmp_path}/ran")

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import pytest
+
 from app.chat.conversation import Chat, Message, MessageState, Transcript
 from app.chat.repository import SqliteChatRepository
 from app.chat.store.chat_store import ChatStore
@@ -71,6 +73,7 @@ async def test_calls_are_lines_below_each_other_and_their_answers_take_no_row(op
         assert "wrote nothing" not in user.screen_text
 
 
+@pytest.mark.slow
 async def test_enter_expands_a_call_and_folds_it_again(open_app, tmp_path):
     async with opened(open_app, tmp_path, size=(80, 40)) as user:
         await user.sees("It is repaired.")
@@ -84,6 +87,7 @@ async def test_enter_expands_a_call_and_folds_it_again(open_app, tmp_path):
         await user.no_longer_sees("return a + b")
 
 
+@pytest.mark.slow
 async def test_a_click_expands_a_call(open_app, tmp_path):
     async with opened(open_app, tmp_path, size=(80, 40)) as user:
         await user.sees("It is repaired.", "read sum.py", "Repair the sum.")  # earlier messages are mounted later
@@ -94,6 +98,7 @@ async def test_a_click_expands_a_call(open_app, tmp_path):
         await user.sees("[31m1 failed[0m [b]x[/b]", '"pytest"')
 
 
+@pytest.mark.slow
 async def test_a_word_expands_the_last_call_and_the_output_can_be_copied(open_app, tmp_path):
     async with opened(open_app, tmp_path, size=(80, 40)) as user:
         await user.sees("It is repaired.")
@@ -103,6 +108,7 @@ async def test_a_word_expands_the_last_call_and_the_output_can_be_copied(open_ap
         await user.sees("Copied 26 characters.")
 
 
+@pytest.mark.slow
 async def test_deleting_a_call_deletes_what_follows(open_app, tmp_path):
     async with opened(open_app, tmp_path) as user:
         await user.sees("It is repaired.")

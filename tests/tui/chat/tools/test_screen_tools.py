@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from app.chat.repository import SqliteChatRepository
 from app.protocol.chat import ToolCall
 from app.tools.tool import FileChange, Preview, ToolOutput
@@ -9,6 +11,8 @@ from tests.app.chat.tool_chats import calling, said
 from tests.app.client.scripted_client import ScriptedClient
 from tests.app.tools.fake import ScriptedCall
 from tests.tui.chat.tools.test_screen_approval import DIFF, WRITE, backend, goes_to_the_question
+
+pytestmark = pytest.mark.slow
 
 CHANGE = FileChange("/home/me/sum.py", "a" * 64, "b" * 64)
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from app.chat.branches import TranscriptEntry
 from app.chat.conversation import Message
 from tests.app.client.scripted_client import ScriptedClient, ScriptedReply
@@ -43,6 +45,7 @@ def test_matches_are_in_order_and_in_any_case():
     assert matches_in(entries, "") == matches_in(entries, "  ") == matches_in(entries, "x") == ()
 
 
+@pytest.mark.slow
 async def test_enter_goes_from_match_to_match_and_escape_back(open_app):
     async with open_app(_client()) as user:
         await _has_asked(user)
@@ -71,6 +74,7 @@ async def test_enter_goes_from_match_to_match_and_escape_back(open_app):
         await user.sees("goes to the prompt")
 
 
+@pytest.mark.slow
 async def test_it_goes_back_to_where_the_user_was_reading(open_app):
     async with open_app(_client()) as user:
         await _has_asked(user)

@@ -6,6 +6,8 @@ import pytest
 
 from tests.app.client.scripted_client import ScriptedClient, ScriptedReply
 
+pytestmark = pytest.mark.slow
+
 LONG = "\n\n".join(f"paragraph {number}" for number in range(30))
 
 

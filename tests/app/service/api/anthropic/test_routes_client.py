@@ -25,6 +25,7 @@ def client(service: RunningService) -> Iterator[sdk.anthropic.Anthropic]:
         yield client
 
 
+@pytest.mark.slow
 def test_it_asks_and_streams(client: sdk.anthropic.Anthropic) -> None:
     asked: dict[str, Any] = {"model": "tiny", "messages": MESSAGES, "max_tokens": 5, "extra_body": {"temperature": 0}}
     whole = client.messages.create(**asked)

@@ -75,6 +75,7 @@ def content_of(client: openai.OpenAI, file_id: str | None) -> dict[str, dict[str
     return {line["custom_id"]: line for line in found}
 
 
+@pytest.mark.slow
 def test_a_batch_is_answered_into_an_output_and_an_error_file(client: openai.OpenAI, folder: Path) -> None:
     wrong = {"custom_id": "wrong", "method": "POST", "url": CHAT, "body": {"messages": [], "max_tokens": 1}}
     batch = begun(client, lines(5) + json.dumps(wrong).encode(), metadata={"for": "a test"})
@@ -292,6 +293,7 @@ def test_a_batch_goes_on_by_itself_after_its_service_was_killed(start_service: S
     assert sorted(answers) == sorted(f"r{number}" for number in range(n_requests))
 
 
+@pytest.mark.slow
 def test_a_batch_that_a_killed_service_was_writing_leaves_nothing(tmp_path: Path) -> None:
     folder = tmp_path / "batches"
     running = partial_files(folder, "batch_1.json")

@@ -62,6 +62,7 @@ def _state(service: RunningService) -> str:
     return str(service.http.get("/api/v0/models/tiny").json()["state"])
 
 
+@pytest.mark.slow
 def test_a_whole_answer_has_the_statistics_of_lm_studio(service: RunningService) -> None:
     """The fields of the documentation of REST API v0; Zed reads such answers with strict types."""
     chat = service.http.post("/api/v0/chat/completions", json=CHAT).json()

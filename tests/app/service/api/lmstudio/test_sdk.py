@@ -484,5 +484,6 @@ def test_a_picture_of_an_earlier_turn_becomes_a_note_and_as_the_question_an_erro
     assert thinking.error("predict", body)["title"]
 
 
+@pytest.mark.slow
 def test_a_system_prompt_of_the_configuration_comes_first(thinking: SdkClient) -> None:
     assert _formatted(thinking, ("user", "a"), systemPrompt="Be brief.").startswith("<system>Be brief.\n<user>a")

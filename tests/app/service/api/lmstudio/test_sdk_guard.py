@@ -101,6 +101,7 @@ def test_a_key_in_the_form_of_lm_studios_tokens_is_accepted(keyed: RunningServic
     assert keyed.http.get("/v1/models", headers=headers).status_code == 200
 
 
+@pytest.mark.slow
 def test_loading_and_downloading_need_the_scope_manage(keyed: RunningService, folder: Path) -> None:
     asking = KeyFile(folder / "keys.json").add("asks", {KeyScope.INFER})
     first = {**AUTHENTICATION, "clientPasskey": asking.secret}

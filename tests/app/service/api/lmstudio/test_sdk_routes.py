@@ -54,6 +54,7 @@ def test_a_search_for_other_formats_finds_nothing(repository: SdkClient) -> None
     assert repository.result("searchModels", {"opts": opts}) == {"results": []}
 
 
+@pytest.mark.slow
 def test_what_the_hub_does_not_have_is_an_error(repository: SdkClient) -> None:
     assert "org/no" in str(repository.error("downloadModel", {"downloadIdentifier": "org/none"}))
     assert "\0" not in str(repository.error("downloadModel", {"downloadIdentifier": "\0"}))

@@ -217,6 +217,7 @@ async def test_a_service_that_stays_outlives_its_owner_until_its_jobs_have_ended
         assert await asyncio.to_thread(staying.process.wait, 20) == 0
 
 
+@pytest.mark.slow
 def test_the_routes_are_in_the_document(own: RunningService) -> None:
     paths = own.http.get("/openapi.json").json()["paths"]
     routes = {

@@ -308,6 +308,7 @@ async def test_impossible_plans_are_refused(
             await client.plan(plan_request)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("path", ["plan", "reload"])
 def test_invalid_requests_are_no_failure_of_the_service(service: RunningService, path: str) -> None:
     response = service.http.post(f"/api/localllm/{path}", json={"kv_type": "q9"})

@@ -226,6 +226,7 @@ async def test_every_dialect_is_counted(service: RunningService, path: str, body
         assert (await client.metered_usage(key.id)).n_answers == 1
 
 
+@pytest.mark.slow
 async def test_a_key_asks_models_and_does_nothing_else_and_ends_with_its_stream(
     start_service: Callable[..., RunningService],
 ) -> None:

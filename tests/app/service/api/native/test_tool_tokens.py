@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import pytest
+
 from app.client.service_client import ServiceClient
 from app.protocol.chat import Tool
 from tests.app.running import RunningService
+
+pytestmark = pytest.mark.slow
 
 PATH = {"type": "object", "properties": {"path": {"type": "string"}}, "required": ["path"]}
 READ = Tool("read_file", "Read a text file.", PATH)

@@ -316,6 +316,7 @@ def test_a_path_is_no_name_of_a_model(client: ollama.Client, tiny_model: Path) -
     assert refused.value.status_code == 404
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["../up", "a/b/c/d", "con", ""])
 def test_a_name_outside_the_library_is_refused(client: ollama.Client, name: str) -> None:
     with pytest.raises(ollama.ResponseError) as refused:

@@ -432,6 +432,7 @@ def test_base64_holds_the_same_floats(service: RunningService) -> None:
     assert sum(value * value for value in floats) == pytest.approx(1.0)
 
 
+@pytest.mark.slow
 def test_openais_client_embeds(service: RunningService) -> None:
     with sdk.openai.OpenAI(base_url=f"{service.url}/v1", api_key="none") as client:
         answered = client.embeddings.create(model="tiny", input=["hello", "world"])

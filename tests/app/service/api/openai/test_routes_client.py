@@ -18,6 +18,7 @@ def client(service: RunningService) -> Iterator[sdk.openai.OpenAI]:
         yield client
 
 
+@pytest.mark.slow
 def test_it_chats(client: sdk.openai.OpenAI) -> None:
     answer = client.chat.completions.create(model="tiny", messages=MESSAGES, max_tokens=5, temperature=0)
     assert answer.choices[0].message.content

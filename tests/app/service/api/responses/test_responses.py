@@ -225,6 +225,7 @@ def test_an_item_that_is_cut_is_incomplete(service: RunningService) -> None:
     assert of_kind(events, "incomplete")
 
 
+@pytest.mark.slow
 def test_a_response_that_went_on_after_its_limit_takes_its_text_along(client: sdk.openai.OpenAI) -> None:
     cut = client.responses.create(model="tiny", input="<say>one two three</say>", max_output_tokens=3, temperature=0)
     longer = client.responses.create(model="tiny", input="<say>more</say>", previous_response_id=cut.id)

@@ -45,6 +45,7 @@ def client(service: RunningService) -> Iterator[sdk.openai.OpenAI]:
         yield client
 
 
+@pytest.mark.slow
 def test_timings_and_progress_come_as_llama_server_sends_them(
     service: RunningService, client: sdk.openai.OpenAI
 ) -> None:

@@ -110,6 +110,7 @@ def test_a_reference_may_have_an_id_alone(service: RunningService) -> None:
     assert texts(second["output"]) == ["Two."]
 
 
+@pytest.mark.slow
 def test_a_conversation_by_previous_responses_has_the_prompt_of_one_that_is_sent_whole(
     client: sdk.openai.OpenAI,
 ) -> None:
@@ -434,6 +435,7 @@ def test_what_was_answered_at_once_is_neither_cancelled_nor_streamed_again(servi
     assert service.http.post("/v1/responses/resp_none/cancel").status_code == 404
 
 
+@pytest.mark.slow
 def test_a_background_response_fails_with_its_service_however_that_ends(start_service: Start, tmp_path: Path) -> None:
     dying, leaving = (start_service(data_dir=str(tmp_path)) for _ in range(2))
     body = {"model": "tiny", "input": say("x" * 3000), "background": True}
@@ -498,6 +500,7 @@ def test_a_background_response_that_another_service_deletes_after_its_end_is_gon
     assert [answering.http.get(f"{path}{query}").status_code for query in ("", "?stream=true")] == [404, 404]
 
 
+@pytest.mark.slow
 def test_a_body_for_each_route_is_json(service: RunningService) -> None:
     response: httpx.Response = service.http.post("/v1/conversations", content=json.dumps({"metadata": {"a": 1}}))
     assert response.status_code == 400

@@ -55,6 +55,7 @@ def short(start_service: Callable[..., RunningService], tmp_path_factory: pytest
     return start_service(data_dir=str(tmp_path_factory.mktemp("stored")), ctx="1024")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("stream", [False, True])
 def test_a_stored_conversation_goes_on_beyond_the_context(short: RunningService, stream: bool) -> None:
     """openai-agents 0.24 (`ModelSettings(truncation="auto")`): the client sends only what is new."""

@@ -159,6 +159,7 @@ def at(url: str, **entry: object) -> McpServer:
     return McpServer("notes", config, "mcp.json")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("json_response", [False, True])
 async def test_a_server_over_http_works(*, json_response: bool) -> None:
     notes = Notes()
