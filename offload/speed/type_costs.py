@@ -22,6 +22,11 @@ N_FEW, N_MANY = 64, 512  # columns: tokens of a prompt that are multiplied at on
 # And those of steps with drafts: kernels take 16 columns at once, then 4, and each column left over reads all weights
 # again, so that a step of 15 tokens may cost more than one of 16.
 N_STEP = (2, 4, 8, 15, 16, 17, 31, 32)
+# From so many rows on ggml multiplies quantized weights as the file has them by its tiled kernels, on x86
+# (`ggml_tiled_min_batch` of ggml-cpu/tiled/tiled.cpp@0.3.36). Of the types that it has them for those where others may
+# be faster yet; IQ1 to IQ3 gain at once, and to make weights of them takes seconds.
+TILED_FROM = 8
+TILED_TYPES = frozenset(("Q2_K", "Q3_K", "Q4_K", "Q5_K", "Q6_K", "IQ4_XS"))
 # Weights up to the first size stay in the caches from one token to the next, those above the second do not. The second
 # is what a table is measured with.
 CACHED_BYTES, UNCACHED_BYTES = 6 << 20, 80 << 20

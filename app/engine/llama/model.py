@@ -31,12 +31,14 @@ from app.engine.llama.rope_scaling import context_params
 from app.engine.llama.step_weights import (
     PlainWeights,
     StepWeights,
+    UntiledWeights,
     UsedWeights,
     WeightCopies,
     copied_weights,
     repacked_pattern,
     repacked_weights,
     repacking_buffer_type,
+    weights_as_in_file,
 )
 from app.engine.media.chunks import MediaDecoder
 from app.engine.messages import BackendFacts, EngineConfig, Truncation
@@ -123,6 +125,7 @@ class LlamaModel:
         self._adapters: tuple[Adapter, ...] = ()
         self._plain: PlainWeights | None = None
         self._copies: WeightCopies | None = None
+        self._untiled: UntiledWeights | None = None
         self._llama_adapters = LlamaAdapters(self._model, {})
         if not lib.llama_vocab_type(lib.llama_model_get_vocab(self._model)):  # tokenizing would end the process
             self.close()
@@ -162,9 +165,15 @@ class LlamaModel:
             facts = replace(facts, can_generate=can_generate, adapters=self._adapters)
             used = copies or (self._copies if setting.copies else None)
             weights = None
-            if self._plain or used:
+            if self._plain or used or self._untiled:
                 weights = StepWeights(
-                    self._plain, setting.plain_from, used, copy_from, copies is not None, copy_from < COPY_FROM
+                    self._plain,
+                    setting.plain_from,
+                    used,
+                    copy_from,
+                    owns_copies=copies is not None,
+                    answers_copy=copy_from < COPY_FROM,
+                    untiled=self._untiled,
                 )
             if head is not None:
                 key, head_context = head.key, head.model._new_head(head.spec, facts, setting, context, owned)  # noqa: SLF001
@@ -211,6 +220,12 @@ class LlamaModel:
             return 0
         self._owned.callback(self._copies.close)
         return self._copies.n_bytes
+
+    def leave_out_tiles(self, tiled_from: Mapping[str, int]) -> None:
+        """Let contexts created from now on compute without ggml's tiled kernels below so many rows as `tiled_from` has
+        for a type of weights, by its name."""
+        addresses = self._used(weights_as_in_file(tiled_from), extra_buffers=True)
+        self._untiled = UntiledWeights(addresses, tiled_from) if addresses else None
 
     def new_copies(self, copies: Mapping[str, str], has_room: Callable[[int], bool]) -> WeightCopies | None:
         """Return `copies` of these weights, by the names of types and kinds; None where none has such a type. They are

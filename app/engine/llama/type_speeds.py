@@ -18,13 +18,15 @@ from typing import NamedTuple
 import numpy as np
 
 from app.engine.llama.devices import InitParams, allocated, best_pass_s, new_context
+from app.engine.llama.eval_callback import Tensor
 from app.engine.llama.native import cpu_device, ggml_function, mark_as_weights, registered_address
-from app.engine.llama.step_weights import extra_buffer_types
+from app.engine.llama.step_weights import allow_tiles, extra_buffer_types
 from offload.speed.cost_model import element_unit, prompt_attention_unit
 from offload.speed.type_costs import (
     N_FEW,
     N_MANY,
     N_STEP,
+    TILED_FROM,
     UNCACHED_BYTES,
     GraphCost,
     ProductCost,
@@ -46,6 +48,9 @@ _LONG_ROW, _SHORT_ROWS = 2048, (576, 512)
 _MATRIX_WEIGHTS = 1 << 20
 _GPU_BYTES = 192 << 20  # beyond the caches of any
 _N_DIFFERENT_ROWS = 8
+# Where tiled kernels begin to pay is between these, and beyond the last they do for certain.
+_TILED_COLUMNS, _TILED_FOR_CERTAIN = (TILED_FROM, 10, 12, 14), 16
+_LEAST_SAVED = 0.03  # of the time of a product: less is within what measuring varies by
 _N_COLUMNS = (N_FEW, N_MANY, *N_STEP)
 _N_CACHED = 8  # products with one matrix after the other
 _MOST_PASSES, _MOST_S, _SLOW_S = 6, 0.04, 0.1  # of one graph; of a slow one the first pass counts
@@ -109,6 +114,18 @@ class TypeBench:
                 return TypeCost(one, cached, few, many)
         return None
 
+    def tiled_from(self, type_name: str) -> int:
+        """Return from how many rows on the processor multiplies weights of a type, as the file has them, faster by
+        ggml's tiled kernels: TILED_FROM where it always does, or where there are none."""
+        case = _Case(tensor_type_named(type_name), _LONG_ROW, self._memory)
+        tiled = self._products(case, 0, _TILED_COLUMNS)
+        plain = self._products(case, 0, _TILED_COLUMNS, is_tiled=False)
+        if tiled is None or plain is None:
+            return TILED_FROM
+        rows = zip(_TILED_COLUMNS, tiled[-len(_TILED_COLUMNS) :], plain[-len(_TILED_COLUMNS) :], strict=True)
+        pays = (n for n, tiled_s, plain_s in rows if plain_s > (1 - _LEAST_SAVED) * tiled_s)
+        return next(pays, _TILED_FOR_CERTAIN)
+
     def _repacked_cost(self, entry: TensorType) -> TypeCost | None:
         # llama.cpp takes the first buffer type that has such a product
         return next((cost for buffer_type in self._extra if (cost := self._cost(entry, buffer_type))), None)
@@ -128,7 +145,9 @@ class TypeBench:
         )
         return TypeCost(one, cached, few, many, steps=tuple(steps))
 
-    def _products(self, case: _Case, n_bytes: int, columns: Sequence[int] = _N_COLUMNS) -> tuple[float, ...] | None:
+    def _products(
+        self, case: _Case, n_bytes: int, columns: Sequence[int] = _N_COLUMNS, *, is_tiled: bool = True
+    ) -> tuple[float, ...] | None:
         """Return the seconds of a product with one vector, from matrices of `n_bytes` and from caches, and for each of
         so many vectors at once as `columns` has; None where the device has no such product, or no memory for it."""
         kind, shape = case.kind, (case.n_columns, case.n_rows)
@@ -154,6 +173,8 @@ class TypeBench:
             data = encode(rows, kind, kind.name, weighing) * (case.n_rows // _N_DIFFERENT_ROWS)
             for matrix in matrices:
                 _write(matrix, data)
+                if not is_tiled:
+                    allow_tiles(Tensor.from_address(matrix), are_allowed=False)
             for n, tensor in inputs.items():
                 _write(tensor, random.standard_normal(case.n_columns * n, np.float32).tobytes())
             return (

@@ -44,7 +44,7 @@ from app.engine.load.planner import (
     size_context,
 )
 from app.engine.load.prediction_layers import mtp_layer_bytes
-from app.engine.load.quick_types import copies_to_make
+from app.engine.load.quick_types import copies_to_make, tiles_to_leave_out
 from app.engine.load.run_history import RunHistory, RunRecorder, SpeedSample
 from app.engine.load.self_test import NOTICE, run_self_test
 from app.engine.load.slow_types import slow_type_notice
@@ -167,6 +167,7 @@ class _Prepared:
     choice: SettingChoice
     plan: LoadPlan
     projector: ProjectorHeader | None
+    tiled_from: Mapping[str, int]
 
 
 def load_model(path: Path, config: EngineConfig, cache_dir: Path, listener: LoadListener) -> LoadedEngine:
@@ -186,6 +187,7 @@ def load_model(path: Path, config: EngineConfig, cache_dir: Path, listener: Load
         head=head,
         place=partial(devices.parameters, setting=prepared.plan.attempt.setting),
         projector=prepared.projector,
+        tiled_from=prepared.tiled_from,
     )
     planner, first = prepared.plan.planner, prepared.plan.attempt
     native, attempt = load_within_memory(planner, first, load, listener.on_notice, may_shorten=not config.n_ctx)
@@ -278,6 +280,9 @@ def _prepare(path: Path, requested: EngineConfig, cache_dir: Path, listener: Loa
     copies: tuple[tuple[str, str], ...] = ()
     if config.copies_weights and not with_head and not devices.has_gpu:
         copies = copies_to_make(tensors_of(header), cache_dir, config.n_threads, is_safe=tested.is_safe)
+    tiled_from: Mapping[str, int] = {}
+    if not devices.has_gpu:
+        tiled_from = tiles_to_leave_out(tensors_of(header), cache_dir, config.n_threads, is_safe=tested.is_safe)
     choice = choose_setting(
         tuned.measured(tuned_as),
         tuned.work(tuned_as),
@@ -299,7 +304,7 @@ def _prepare(path: Path, requested: EngineConfig, cache_dir: Path, listener: Loa
     if rates.tables and (sentence := slow_type_notice(planner.model, attempt, rates, key, cache_dir)):
         listener.on_notice(sentence)
     projector = projector if plan.auxiliary.projector is not None else None
-    return _Prepared(requested, config, header, devices, key, tuned, tuned_as, choice, plan, projector)
+    return _Prepared(requested, config, header, devices, key, tuned, tuned_as, choice, plan, projector, tiled_from)
 
 
 def _open(
@@ -311,6 +316,7 @@ def _open(
     head: Path | None,
     place: Place,
     projector: ProjectorHeader | None,
+    tiled_from: Mapping[str, int],
 ) -> _NativeModel:
     """Load the weights and make the context of `attempt`. Raises MemoryShortError when memory is too small. Repacked
     weights are mapped as the file has them, too, where memory is left for the file's pages."""
@@ -351,6 +357,8 @@ def _open(
             setting = replace(setting, plain_from=0)
         if setting.copies and not model.add_copies(dict(setting.copies), CopyRoom(listener.on_notice)):
             setting = replace(setting, copies=())
+        if tiled_from:
+            model.leave_out_tiles(tiled_from)
         log.take_buffers()  # those of contexts that looked for weights count nowhere
         backend = model.context(attempt.config, setting, head=loaded_head)
         owned.callback(backend.close)

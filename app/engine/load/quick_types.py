@@ -1,4 +1,5 @@
-"""Which types of one model read faster as a copy, measured in half a second as it is loaded for the first time.
+"""Which types of one model read faster as a copy, and where tiled kernels pay, measured as it is loaded for the first
+time, in half a second.
 
 Before the table of types is there (`app.engine.tuning.type_tuner`, in an idle moment), a fresh installation would read
 the first prompts of a slow type at half the possible speed or less.
@@ -7,13 +8,20 @@ the first prompts of a slow type at half the possible speed or less.
 from __future__ import annotations
 
 import time
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Mapping
 from contextlib import closing
 from pathlib import Path
 
 from app.engine.load.type_tables import TypeTables, prompt_table, quick_key
 from app.engine.tuning.tune_results import copies_of
-from offload.speed.type_costs import COPY_KINDS, UNQUANTIZED, is_copied, kind_of
+from offload.speed.type_costs import (
+    COPY_KINDS,
+    TILED_FROM,
+    TILED_TYPES,
+    UNQUANTIZED,
+    is_copied,
+    kind_of,
+)
 from quantizer.gguf.header import TensorInfo
 from quantizer.gguf.tensor_types import TENSOR_TYPES, WEIGHT_TYPES
 
@@ -56,3 +64,28 @@ def measure_prompts(tensors: Iterable[TensorInfo], cache_dir: Path, n_threads: i
         for kind in (*repacked, *sorted(missing), *(kind for kind in COPY_KINDS if kind not in known)):
             if cost := bench.quick_cost(kind):
                 tables.add(quick_key(), kind, cost)
+
+
+def tiles_to_leave_out(
+    tensors: Iterable[TensorInfo], cache_dir: Path, n_threads: int, *, is_safe: bool
+) -> Mapping[str, int]:
+    """Return below how many rows ggml's tiled kernels are slower than its others, by the names of types of `tensors`
+    that are not repacked, once what was not measured of them is. Raises EngineError."""
+    table = prompt_table(cache_dir, n_threads)
+    n_weights: dict[str, int] = {}
+    for tensor in tensors:
+        name = TENSOR_TYPES[tensor.type_id].name
+        is_repacked = is_safe and table.has_path(kind_of(name, is_repacked=True))
+        if name in TILED_TYPES and not is_repacked and len(tensor.shape) == 2:
+            n_weights[name] = n_weights.get(name, 0) + tensor.n_elements
+    names = {name for name, count in n_weights.items() if count >= _NOTABLE_WEIGHTS}
+    tables = TypeTables(cache_dir)
+    known = tables.tiled_from()
+    if missing := sorted(names - known.keys()):
+        from app.engine.llama.type_speeds import TypeBench  # native
+
+        with closing(TypeBench(1, repacks=False, clock=time.process_time)) as bench:
+            for name in missing:
+                known[name] = bench.tiled_from(name)
+                tables.add_tiled_from(name, known[name])
+    return {name: known[name] for name in names if known[name] > TILED_FROM}

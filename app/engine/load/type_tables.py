@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from offload.footprint.model import PlannedModel, RunConfig
 
 FILE_NAME = "types.json"
+_TILES = f"{HOST_NAME} tiles"
 _GRAPH = "graph"  # beside the kinds, which are written with capitals
 
 
@@ -46,6 +47,14 @@ class TypeTables:
 
     def add(self, device: str, kind: str, cost: TypeCost) -> None:
         self._file.update(device, {kind: encode(cost)})
+
+    def tiled_from(self) -> dict[str, int]:
+        """Return from how many rows on tiled kernels pay for a type of weights, by name, as far as it was measured."""
+        found = self._file.entry(_TILES)
+        return {name: rows for name, rows in found.items() if isinstance(rows, int) and not isinstance(rows, bool)}
+
+    def add_tiled_from(self, name: str, n_rows: int) -> None:
+        self._file.update(_TILES, {name: n_rows})
 
     def add_graph(self, device: str, cost: GraphCost) -> None:
         self._file.update(device, {_GRAPH: encode(cost)})

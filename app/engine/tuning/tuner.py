@@ -13,7 +13,7 @@ from __future__ import annotations
 import os
 import sys
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack, closing, contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -23,7 +23,7 @@ import psutil
 
 from app.engine.load.machine_file import model_key
 from app.engine.load.planner import LoadDevices, requested_run
-from app.engine.load.quick_types import copies_to_make
+from app.engine.load.quick_types import copies_to_make, tiles_to_leave_out
 from app.engine.load.self_test import run_self_test
 from app.engine.load.type_tables import TypeTables, host_key
 from app.engine.messages import EngineConfig
@@ -108,6 +108,8 @@ def _measured(
     effort: TuningEffort,
     known: SpeedMeasurement | None = None,
     clock: Clock = time.perf_counter,
+    *,
+    tiled_from: Mapping[str, int],
 ) -> Iterator[SpeedMeasurement]:
     """Yield the speeds of each candidate: of the first alone, unless they are `known`, of the others in turns with it.
     On a GPU there is room for one copy of the weights: a candidate that needs another layout is measured alone, and
@@ -121,7 +123,7 @@ def _measured(
                 if devices.has_gpu:
                     loaded.close()
                     models, reference = {}, None
-                models[layout] = loaded.enter_context(_model(header, devices, setting))
+                models[layout] = loaded.enter_context(_model(header, devices, setting, tiled_from))
             model = models[layout]
             if reference is not None:
                 with _bench(model, setting, effort, clock) as bench:
@@ -135,7 +137,9 @@ def _measured(
 
 
 @contextmanager
-def _model(header: Header, devices: LoadDevices, setting: RuntimeSettings) -> Iterator[LlamaModel]:
+def _model(
+    header: Header, devices: LoadDevices, setting: RuntimeSettings, tiled_from: Mapping[str, int]
+) -> Iterator[LlamaModel]:
     from app.engine.llama import LlamaModel
 
     path, repacks = header.path, setting.extra_buffers
@@ -147,6 +151,8 @@ def _model(header: Header, devices: LoadDevices, setting: RuntimeSettings) -> It
             model.map_plain_weights(header)
         if setting.copies:
             model.add_copies(dict(setting.copies), _has_room)
+        if tiled_from:
+            model.leave_out_tiles(tiled_from)
         yield model
 
 
@@ -168,7 +174,7 @@ def _tune(request: TuneRequest) -> Iterator[TaskProgress | SpeedMeasurement]:
     path, settings = Path(request.path), load_settings()
     header = read_header(path)
     key, shape = tune_key(header), kv_shape_of(header)
-    devices, tuned, first = _prepare(header, request.n_threads, settings)
+    devices, tuned, first, tiled_from = _prepare(header, request.n_threads, settings)
     n_settings = len(first) + len(_possible(refinements(first[0], usable_processors()), shape))
     measured: list[SpeedMeasurement] = []
 
@@ -178,7 +184,7 @@ def _tune(request: TuneRequest) -> Iterator[TaskProgress | SpeedMeasurement]:
         best = choose(measured, measured[0], DEFAULT_WORKLOAD, is_used=False).setting
         yield from _possible(refinements(best, usable_processors()), shape)
 
-    for index, speeds in enumerate(_measured(header, devices, candidates(), THOROUGH)):
+    for index, speeds in enumerate(_measured(header, devices, candidates(), THOROUGH, tiled_from=tiled_from)):
         measured.append(speeds)
         if index >= len(first):
             tuned.add(key, path.name, speeds)
@@ -204,7 +210,7 @@ def _tune_idle(path: Path, n_threads: int, settings: Settings, *, in_cpu_s: bool
     status: DISTURBED where some are still to be measured."""
     header = read_header(path)
     profile = PlannedModel(header, tensors_of(header)).profile(requested_run(_CONFIG, is_fused=False))
-    devices, tuned, first = _prepare(header, n_threads, settings)
+    devices, tuned, first, tiled_from = _prepare(header, n_threads, settings)
     key, default = tune_key(header), first[0]
     # The weights in both layouts with their copies, and the two contexts that are measured in turns.
     copied_bytes = copy_bytes(tensors_of(header), dict(default.copies))
@@ -222,7 +228,7 @@ def _tune_idle(path: Path, n_threads: int, settings: Settings, *, in_cpu_s: bool
         return 0
     candidates = dict.fromkeys([default, *missing])
     clock = time.process_time if in_cpu_s else time.perf_counter
-    measured = _measured(header, devices, candidates, QUICK, done.get(default), clock)
+    measured = _measured(header, devices, candidates, QUICK, done.get(default), clock, tiled_from=tiled_from)
     for speeds in measured if in_cpu_s else undisturbed(measured):
         if default in missing and speeds.setting != default:
             break  # what this one was compared with was measured beside other programs
@@ -231,8 +237,11 @@ def _tune_idle(path: Path, n_threads: int, settings: Settings, *, in_cpu_s: bool
     return DISTURBED if missing else 0
 
 
-def _prepare(header: Header, n_threads: int, settings: Settings) -> tuple[LoadDevices, TuneFile, list[RuntimeSettings]]:
-    """Return the devices, the measurements of this machine, and the first settings to compare, the default first."""
+def _prepare(
+    header: Header, n_threads: int, settings: Settings
+) -> tuple[LoadDevices, TuneFile, list[RuntimeSettings], Mapping[str, int]]:
+    """Return the devices, the measurements of this machine, the first settings to compare, the default first, and where
+    tiled kernels are left out."""
     cache_dir = settings.cache_dir
     is_safe, plain_from = run_self_test(cache_dir).is_safe, plain_from_of(header)  # before llama.cpp is loaded
     devices, tuned = LoadDevices(replace(_CONFIG, uses_gpu=settings.gpu), cache_dir), TuneFile(cache_dir)
@@ -250,7 +259,10 @@ def _prepare(header: Header, n_threads: int, settings: Settings) -> tuple[LoadDe
         plain_from=plain_from,
         repacked_types=() if devices.has_gpu else _repacked_types(header, cache_dir, default.n_threads),
     )
-    return devices, tuned, first
+    tiled_from: Mapping[str, int] = {}
+    if not devices.has_gpu:
+        tiled_from = tiles_to_leave_out(tensors_of(header), cache_dir, n_threads, is_safe=is_safe)
+    return devices, tuned, first, tiled_from
 
 
 def _repacked_types(header: Header, cache_dir: Path, n_threads: int) -> tuple[str, ...]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import subprocess
 import sys
@@ -153,3 +154,27 @@ def test_a_pattern_names_what_can_be_repacked_of_the_types_and_nothing_else() ->
     matrices = [tensor.name for tensor in quantized.tensors if len(tensor.shape) > 1]
     assert [name for name in matrices if not named.search(name)] == ["token_embd.weight"]
     assert not any(named.search(tensor.name) for tensor in quantized.tensors if len(tensor.shape) == 1)
+
+
+def computed(model: Path, *arguments: str, **environment: str) -> list[str]:
+    script = Path(__file__).with_name("real_untiled_weights.py")
+    command = [sys.executable, str(script), str(model), *arguments]
+    done = subprocess.run(
+        command, capture_output=True, text=True, timeout=120, check=False, env={**os.environ, **environment}
+    )
+    assert done.returncode == 0, done.stderr
+    digests: list[str] = json.loads(done.stdout)
+    return digests
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("shape", ["tiny-llama", "tiny-gemma3"])  # an output matrix of its own, and the embedding's
+def test_steps_below_so_many_rows_compute_without_tiled_kernels_and_no_others(tmp_path: Path, shape: str) -> None:
+    model = made(tmp_path, shape, "Q6_K")
+    tiled, without, chosen = computed(model), computed(model, GGML_CPU_TILED_MM="0"), computed(model, "12")
+    if tiled == without:
+        pytest.skip("ggml has no tiled kernels for this processor")
+    assert chosen[:6] != tiled[:6]
+    assert chosen[:5] == [tiled[0], without[1], without[2], tiled[3], tiled[4]]
+    assert chosen[5] not in (tiled[5], without[5]), "of a prompt with few logits the output matrix alone"
+    assert chosen[6] == tiled[6], "nothing is left from the steps before"

@@ -97,3 +97,8 @@ def test_a_device_beside_the_processor_is_measured_as_the_file_has_its_weights(m
     assert not any(map(is_repacked, kinds))
     assert cost is not None
     assert cost.many.weight_s > 0
+
+
+def test_where_tiled_kernels_pay_is_one_of_a_few_sizes_of_steps(bench: TypeBench) -> None:
+    assert bench.tiled_from("Q6_K") in (8, 10, 12, 14, 16)
+    assert bench.tiled_from("Q8_0") in (8, 10, 12, 14, 16)

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 import app.engine.llama.type_speeds as type_speeds
-from app.engine.load.quick_types import measure_prompts
-from app.engine.load.type_tables import TypeTables, copies_here, host_key, type_tables
+from app.engine.load.quick_types import measure_prompts, tiles_to_leave_out
+from app.engine.load.type_tables import TypeTables, copies_here, host_key, quick_key, type_tables
 from offload.devices.host import default_threads
 from offload.devices.machine import HOST_NAME, Device, DeviceKind, Machine
 from offload.footprint.model import PlannedModel
@@ -39,6 +39,10 @@ def measured(monkeypatch: pytest.MonkeyPatch) -> list[str]:
         def quick_cost(self, kind: str) -> TypeCost | None:
             kinds.append(kind)
             return cost(PACES[kind]) if kind in PACES else None
+
+        def tiled_from(self, name: str) -> int:
+            kinds.append(f"{name} tiles")
+            return {"Q6_K": 12, "Q2_K": 16}.get(name, 8)
 
         def close(self) -> None:
             pass
@@ -99,3 +103,36 @@ def test_plans_do_not_use_what_was_measured_of_prompts_alone(tmp_path: Path, mea
     assert measured
     machine = Machine(Device(name=HOST_NAME, kind=DeviceKind.CPU, total_bytes=0, free_bytes=0))
     assert type_tables(machine, tmp_path) == {}
+
+
+@pytest.mark.parametrize(("name", "left_out"), [("Q6_K", {"Q6_K": 12}), ("Q2_K", {"Q2_K": 16}), ("Q5_K", {})])
+def test_where_tiled_kernels_pay_is_measured_once_for_each_type(
+    tmp_path: Path, measured: list[str], name: str, left_out: dict[str, int]
+) -> None:
+    for _ in range(2):
+        assert tiles_to_leave_out(tensors(name), tmp_path, 2, is_safe=True) == left_out
+    assert measured == [f"{name} tiles"]
+
+
+def test_types_without_tiled_kernels_repacked_ones_and_small_models_are_not_measured_for_them(
+    tmp_path: Path, measured: list[str]
+) -> None:
+    assert tiles_to_leave_out(tensors("Q8_0"), tmp_path, 2, is_safe=True) == {}
+    assert tiles_to_leave_out(tensors("Q6_K")[-4:], tmp_path / "few", 2, is_safe=True) == {}
+    TypeTables(tmp_path).add(quick_key(), kind_of("Q4_K", is_repacked=True), cost(1e-11))
+    assert tiles_to_leave_out(tensors("Q4_K"), tmp_path, 2, is_safe=True) == {}
+    assert measured == []
+    tiles_to_leave_out(tensors("Q4_K"), tmp_path, 2, is_safe=False)  # nothing is repacked by a faulty build
+    assert measured == ["Q4_K tiles"]
+
+
+@pytest.mark.parametrize("entry", ['{"Q6_K": "12"}', '{"Q6_K": true}', '{"Q6_K": null}', "[]"])
+def test_a_damaged_entry_of_tiled_kernels_is_measured_again(tmp_path: Path, measured: list[str], entry: str) -> None:
+    tiles_to_leave_out(tensors("Q6_K"), tmp_path, 2, is_safe=True)
+    (path,) = tmp_path.glob("types.json")
+    text = path.read_text()
+    assert '"Q6_K": 12' in text
+    begin = text.index("{", text.index(" tiles"))
+    path.write_text(text[:begin] + entry + text[text.index("}", begin) + 1 :])
+    assert tiles_to_leave_out(tensors("Q6_K"), tmp_path, 2, is_safe=True) == {"Q6_K": 12}
+    assert measured == ["Q6_K tiles"] * 2

@@ -84,5 +84,5 @@ def test_what_is_tuned_before_the_first_load_has_the_copies_that_a_load_finds(
     monkeypatch.setattr(quick_types, "measure_prompts", lambda *_, **__: is_measured.append(True))
     monkeypatch.setattr(quick_types, "copies_of", lambda *_, **__: (("Q6_K", "F16"),) if is_measured else ())
     header = read_header(tiny_llama(tmp_path / "tiny.gguf"))
-    _, _, (default, *_) = tuner._prepare(header, 0, Settings(cache_dir=tmp_path / "cache"))
+    _, _, (default, *_), _ = tuner._prepare(header, 0, Settings(cache_dir=tmp_path / "cache"))
     assert default.copies == (("Q6_K", "F16"),)
