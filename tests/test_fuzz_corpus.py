@@ -121,6 +121,7 @@ def test_the_cover_keeps_short_inputs_that_reach_all() -> None:
     assert smallest_cover(target, opened(Path()), inputs, 0)[0] == []
 
 
+@pytest.mark.slow
 def test_a_run_without_atheris_fuzzes_in_a_process_of_its_own_and_counts_what_fails() -> None:
     outcome = fuzzed(TARGETS["batch"], 40, 1, is_guided=False)
     assert not outcome.failures

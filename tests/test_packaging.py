@@ -51,6 +51,7 @@ def installed_closure() -> dict[str, str]:
     return versions
 
 
+@pytest.mark.slow
 def test_every_package_that_is_needed_has_a_pin_that_admits_the_installed_version() -> None:
     installed = installed_closure()
     assert len(installed) > 80

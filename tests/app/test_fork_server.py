@@ -128,6 +128,7 @@ def _ran(folder: Path, script: str, job: str) -> tuple[int, str]:
     return done.returncode, done.stderr
 
 
+@pytest.mark.slow
 def test_a_job_that_is_forked_while_its_service_reads_the_index_writes_into_the_same_one(tmp_path: Path) -> None:
     model = tmp_path / "model.gguf"
     model.write_bytes(b"GGUF")

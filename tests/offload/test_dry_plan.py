@@ -58,6 +58,7 @@ def test_where_more_is_computed_in_than_there_is_room_for_fewer_layers_go_there(
         assert share.n_bytes <= share.device.free_bytes - margin_bytes(share.device)
 
 
+@pytest.mark.slow
 def test_a_model_that_fits_nowhere_by_the_formula_is_planned_again_with_the_dry_run() -> None:
     host = MACHINES["RTX 4090, 64 GB RAM"].host
     header = header_of("llama-3.1-8b")

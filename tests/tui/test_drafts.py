@@ -64,6 +64,7 @@ async def test_attachments_of_a_draft_are_restored_after_quitting_and_sent(open_
         assert store.drafts.get(1).is_empty
 
 
+@pytest.mark.slow
 async def test_attachments_of_a_draft_stay_with_its_chat_until_removed(open_app, tmp_path):
     async with SqliteChatRepository(tmp_path) as repository, open_app(ScriptedClient(), repository=repository) as user:
         await user.asks("the first chat")
@@ -97,6 +98,7 @@ async def test_each_chat_has_its_own_draft(open_app, tmp_path):
         await user.sees("about another")
 
 
+@pytest.mark.slow
 async def test_what_was_sent_is_no_draft_any_more(open_app, tmp_path):
     async with SqliteChatRepository(tmp_path) as repository, open_app(ScriptedClient(), repository=repository) as user:
         await user.sees("ready")
@@ -126,6 +128,7 @@ async def test_a_question_of_another_day_is_recalled(open_app, tmp_path):
     assert recalled == ["today", "yesterday", "long ago"]
 
 
+@pytest.mark.slow
 async def test_a_draft_that_comes_late_makes_way_for_what_is_typed_and_can_be_recalled(open_app, tmp_path, monkeypatch):
     with ChatStore(tmp_path) as store:
         store.drafts.save(
@@ -148,6 +151,7 @@ async def test_a_draft_that_comes_late_makes_way_for_what_is_typed_and_can_be_re
             assert _prompt(user) == "from yesterday"
 
 
+@pytest.mark.slow
 async def test_unreadable_drafts_are_reported(open_app, tmp_path, monkeypatch):
     async def broken(self) -> str:
         raise StorageError("The disk is gone.", "Bring it back.")

@@ -61,6 +61,7 @@ async def test_thoughts_that_the_engine_leaves_in_the_answer_are_folded(engine, 
         assert "let me see" not in user.screen_text
 
 
+@pytest.mark.slow
 async def test_another_model_of_the_engine_is_chosen_in_the_list(engine, sit_down):
     engine.models = ["far", "farther"]
     async with sit_down() as user:

@@ -101,6 +101,7 @@ async def test_a_form_takes_each_value_of_a_burst_into_its_own_field(open_app):
         await user.until(lambda: [field.value for field in fields] == ["1", "22", "3"], "values were mixed up")
 
 
+@pytest.mark.slow
 async def test_keys_behind_one_whose_work_takes_long_are_kept_in_order(open_app):
     """The app is busy, as with the first visit of a screen: letters wait, and come in their order."""
     async with open_app(client_with_models()) as user:

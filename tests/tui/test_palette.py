@@ -158,6 +158,7 @@ async def test_the_selected_entry_is_explained_in_full(open_app):
         await user.sees("Attach a text, document, picture or sound; also @FILE")
 
 
+@pytest.mark.slow
 async def test_nothing_found_says_so_and_enter_leaves_the_palette_open(open_app):
     async with open_app(ScriptedClient()) as user:
         await _searches(user, "qqqqzz")

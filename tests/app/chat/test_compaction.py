@@ -124,6 +124,7 @@ def test_a_call_and_its_results_are_never_parted(branch: tuple[Message, ...], bu
             assert not spoken[-1].calls, "the results of the last call are missing"
 
 
+@pytest.mark.slow
 @given(branches(), _budgets)
 def test_after_compaction_the_branch_fits_with_the_longest_summary(
     branch: tuple[Message, ...], budget: ContextBudget

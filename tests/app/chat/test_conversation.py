@@ -19,6 +19,7 @@ def messages(draw: st.DrawFn) -> list[Message]:
     return draw(st.permutations([_message(number + 1, parent) for number, parent in enumerate(parents)]))
 
 
+@pytest.mark.slow
 @given(messages(), st.data())
 def test_a_path_leads_from_a_root_to_its_leaf_without_gaps(said: list[Message], data: st.DataObject) -> None:
     leaf = data.draw(st.sampled_from(said))

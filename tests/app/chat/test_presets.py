@@ -100,6 +100,7 @@ def test_a_folder_that_cannot_be_created_raises(tmp_path: Path, monkeypatch: pyt
         Presets(tmp_path / "data").save("a", PRECISE)
 
 
+@pytest.mark.slow
 @settings(max_examples=50, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(name=st.text(min_size=1).filter(str.strip), system=st.text(), temperature=st.floats(0, 100))
 def test_any_name_and_text_come_back(tmp_path: Path, name: str, system: str, temperature: float) -> None:

@@ -133,6 +133,7 @@ FAILING = {"show": 1, "nonsense": 2}  # with what status
 has_full = pytest.mark.skipif(not Path("/dev/full").exists(), reason="only Linux has a device that is always full")
 
 
+@pytest.mark.slow
 @has_full
 @pytest.mark.parametrize("verb", STREAM_VERBS, ids=lambda verb: verb[0])
 def test_an_output_that_takes_no_more_is_an_error_and_not_a_traceback(

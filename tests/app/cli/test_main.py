@@ -147,6 +147,7 @@ def test_a_reader_that_leaves_ends_it_without_a_word(environment: Mapping[str, s
     assert (done.returncode, done.stderr) == (1, b"")
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(sys.platform != "linux", reason="no other system enforces limits of memory")
 @pytest.mark.parametrize(("n_mib", "process"), [(30, "command"), (100, "command"), (150, "service")])
 def test_under_a_limit_of_memory_a_command_ends_with_both_numbers(

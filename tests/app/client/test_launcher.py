@@ -237,6 +237,7 @@ async def test_when_the_owner_ends_the_answer_of_another_client_goes_on_and_that
                 await asyncio.sleep(0.05)
 
 
+@pytest.mark.slow
 async def test_of_clients_that_look_for_a_service_at_once_one_starts_it(settings: Settings) -> None:
     with listen("127.0.0.1", 0) as free:
         port = free.getsockname()[1]

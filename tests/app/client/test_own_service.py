@@ -229,6 +229,7 @@ async def test_where_another_one_has_the_port_the_next_command_finds_the_service
     assert not [*settings.data_dir.glob("service-*.json")]
 
 
+@pytest.mark.slow
 async def test_a_service_at_another_port_that_cannot_be_noted_says_that_others_will_not_find_it(
     settings: Settings, service: RunningService
 ) -> None:
@@ -266,6 +267,7 @@ async def test_a_record_that_a_killed_service_left_does_no_harm(
     assert b"POST" not in impostor.heard
 
 
+@pytest.mark.slow
 async def test_of_commands_that_meet_a_foreign_service_at_once_one_starts_the_service_of_all(
     settings: Settings, service: RunningService
 ) -> None:
@@ -304,6 +306,7 @@ async def test_a_key_is_not_enough_for_another_user(
             pass
 
 
+@pytest.mark.slow
 async def test_where_no_key_can_be_kept_a_command_uses_the_service_that_it_started(
     settings: Settings, tmp_path: Path
 ) -> None:

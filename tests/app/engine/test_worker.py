@@ -128,6 +128,7 @@ def finished(seen: list[WorkerMessage]) -> list[str]:
     return [message.request_id for message in seen if isinstance(message, messages.Finished)]
 
 
+@pytest.mark.slow
 def test_a_batch_has_more_answers_at_once_than_there_are_slots() -> None:
     with worker("--fake", "--fake-step-ms", "1") as child:
         facts = child.until(messages.Ready)[-1].facts

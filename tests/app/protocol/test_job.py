@@ -29,6 +29,7 @@ jobs = st.builds(
 )
 
 
+@pytest.mark.slow
 @given(jobs)
 def test_json_brings_a_job_back_whole(job: Job) -> None:
     assert decode(Job, json.loads(json.dumps(encode(job)))) == job

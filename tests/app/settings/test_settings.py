@@ -102,6 +102,7 @@ def test_a_change_keeps_comments_and_order() -> None:
     assert tomllib.loads(edit_toml(COMMENTED, "lora", ("a.gguf", "b.gguf")))["lora"] == ["a.gguf", "b.gguf"]
 
 
+@pytest.mark.slow
 @given(st.text(st.characters(codec="utf-8")), st.integers(-(2**62), 2**62), st.booleans())
 def test_what_is_written_is_read_again_as_it_was(text: str, number: int, flag: bool) -> None:
     written = COMMENTED

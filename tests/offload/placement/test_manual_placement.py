@@ -105,6 +105,7 @@ def test_layers_that_cannot_be_so_are_refused(gpu_layers: dict[str, int]) -> Non
         pinned(RTX_3060, **gpu_layers)
 
 
+@pytest.mark.slow
 def test_remedies_contain_their_change_for_programs() -> None:
     header = header_of("gemma-2-9b")
     found = plan(PlannedModel(header, header.tensors), QUESTION, RTX_3060, expected_rates(RTX_3060))

@@ -50,6 +50,7 @@ def expected(tmp_path: Path) -> bytes:
     return (tmp_path / "all" / "m.gguf").read_bytes()
 
 
+@pytest.mark.slow
 async def test_a_job_asks_for_each_shard_when_it_needs_it_and_writes_the_same_bytes(
     coming: Coming, tmp_path: Path
 ) -> None:

@@ -53,6 +53,7 @@ def assert_same(first: ImportanceMatrix, second: ImportanceMatrix) -> None:
     assert (first.datasets, first.chunk_size, first.n_chunks) == (second.datasets, second.chunk_size, second.n_chunks)
 
 
+@pytest.mark.slow
 @settings(max_examples=40)
 @given(matrices)
 def test_what_is_written_is_read_again(tmp_path_factory: pytest.TempPathFactory, matrix: ImportanceMatrix) -> None:

@@ -29,6 +29,7 @@ def real(factor: float, power: float, trials: list[float] | None = None) -> Call
     return measure
 
 
+@pytest.mark.slow
 @settings(max_examples=40)
 @given(factor=st.floats(0.3, 3), power=st.floats(0.7, 1.3), share=st.floats(0.05, 0.8))
 def test_a_divergence_is_met_from_below_whatever_expectations_are_worth(

@@ -147,6 +147,7 @@ def opened(path: Path) -> SourceModel:
     return open_gguf(path)
 
 
+@pytest.mark.slow
 def test_an_impossible_size_is_refused_before_anything_is_measured(model: SourceModel, search: MixSearch) -> None:
     for n_bytes in (search.smallest.n_bytes, search.best.n_bytes):
         check_reachable(model, PlanOptions(), n_bytes)

@@ -40,6 +40,7 @@ def test_rows_of_a_large_tensor_stand_for_all_of_it(rows: np.ndarray) -> None:
     assert ratios[1] == pytest.approx(ratios[0], rel=0.05)
 
 
+@pytest.mark.slow
 def test_fewer_bits_bend_more_and_what_is_stored_not_at_all(rows: np.ndarray) -> None:
     kinds = candidates(N_COLUMNS, F16, has_weights=False)
     by_name = dict(zip([kind.name for kind in kinds], distortions(tensor_of(rows), kinds, None, 1), strict=True))

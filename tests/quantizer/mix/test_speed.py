@@ -68,6 +68,7 @@ def test_a_speed_beyond_all_mixes_is_refused_with_the_fastest(search: MixSearch)
     assert "writes 142" in refused.value.remedy
 
 
+@pytest.mark.slow
 def test_of_mixes_of_one_size_one_that_reads_slowly_has_to_earn_it(model: SourceModel) -> None:
     known = made_up(model, unmeasured="none")
     n_bytes = MixSearch(model, PlanOptions(), known).plain(file_type_named("Q4_1")).n_bytes

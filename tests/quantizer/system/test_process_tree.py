@@ -154,6 +154,7 @@ def test_a_child_that_computes_or_waits_too_long_or_takes_too_much_memory_is_kil
     assert watch.excess is excess
 
 
+@pytest.mark.slow
 def test_a_child_that_is_allowed_each_step_is_ended_by_what_it_may_take_in_all(
     children: list[subprocess.Popen[bytes]],
 ) -> None:

@@ -98,6 +98,7 @@ def names(folder: Path) -> list[str]:
 LEFTOVERS = [".m.gguf.0.partial", ".m.gguf.journal", ".m.gguf.lock"]
 
 
+@pytest.mark.slow
 def test_a_job_that_is_killed_is_an_error_with_its_status(tmp_path: Path, slow_checkpoint: Path) -> None:
     output = tmp_path / "m.gguf"
     events = run_job(request(slow_checkpoint, output, "IQ4_XS"))

@@ -14,6 +14,7 @@ NO_TOOLS = "guide has no place for tools"
 NO_THOUGHT = "does not think before it answers"
 
 
+@pytest.mark.slow
 async def test_what_a_model_is_not_made_for_is_said_when_it_is_switched_on(open_app):
     client = ScriptedClient(model=replace(READY, takes_tools=False, thinks=False))
     async with open_app(client, size=(200, 30)) as user:
@@ -29,6 +30,7 @@ async def test_what_a_model_is_not_made_for_is_said_when_it_is_switched_on(open_
     assert sent.tools, "a large model calls them all the same"
 
 
+@pytest.mark.slow
 async def test_a_model_that_takes_them_gets_them_without_a_word(open_app):
     client = ScriptedClient(model=replace(READY, takes_tools=True, thinks=True))
     async with open_app(client) as user:

@@ -42,6 +42,7 @@ async def test_the_sign_moves_though_nothing_is_heard_of_the_engine(open_app):
         assert not line.display
 
 
+@pytest.mark.slow
 async def test_without_animations_the_sign_stands_still_and_the_words_go_on(open_app, monkeypatch):
     monkeypatch.setattr(constants, "TEXTUAL_ANIMATIONS", "none")
     client = ScriptedClient(ScriptedReply(progress=(READ,), deltas=("Done.",), pause_after=1))

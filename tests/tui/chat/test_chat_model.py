@@ -49,6 +49,7 @@ def _keep_chat(data_dir: Path, model: str) -> int:
         return chat.id
 
 
+@pytest.mark.slow
 async def test_a_chat_goes_on_with_its_model_after_a_restart(open_app, tmp_path):
     _keep_chat(tmp_path, "llama")
     client = ManyModels()
@@ -72,6 +73,7 @@ async def test_opening_a_chat_goes_on_with_its_model(open_app, tmp_path):
         await user.sees("llama  ● ready")
 
 
+@pytest.mark.slow
 async def test_a_chat_whose_model_is_gone_says_so_and_goes_on_with_the_default(open_app, tmp_path):
     _keep_chat(tmp_path, "lost")
     client = ManyModels()

@@ -132,6 +132,7 @@ async def test_compact_summarises_now_with_what_to_keep_in_mind(open_app):
     assert client.requests[2][-1].content.endswith("Keep in mind above all: the recipe")
 
 
+@pytest.mark.slow
 async def test_there_is_nothing_to_compact_in_a_short_chat(open_app):
     client = ScriptedClient(_reply("Hello."))
     async with open_app(client) as user:

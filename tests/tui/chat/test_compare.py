@@ -95,6 +95,7 @@ async def test_the_next_question_goes_to_the_model_of_the_chat(open_app):
     assert client.asked == ["guide", QWEN, "guide"]
 
 
+@pytest.mark.slow
 async def test_a_comparison_that_fails_shows_the_error_beside_the_first_answer(open_app):
     client = _client(FIRST, ScriptedReply(deltas=("Half",), ending=EngineError("It died.")))
     async with open_app(client, size=(80, 34)) as user:

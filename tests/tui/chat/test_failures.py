@@ -49,6 +49,7 @@ def test_what_an_imported_chat_says_of_a_failure_is_no_failure(text):
     assert stored_failure(partial) is None
 
 
+@pytest.mark.slow
 async def test_a_lost_service_is_news_until_it_is_there_again(open_app):
     gone = ServiceError("No localllm service answers at http://127.0.0.1:1.", "Start it with `localllm serve`.")
     client = ScriptedClient(ScriptedReply(deltas=("Half ",), ending=gone), ScriptedReply(deltas=("Whole.",)))
@@ -63,6 +64,7 @@ async def test_a_lost_service_is_news_until_it_is_there_again(open_app):
         await user.sees("Whole.", "ready")
 
 
+@pytest.mark.slow
 async def test_a_draft_that_cannot_fit_is_not_sent_and_the_ways_out_are_named(open_app):
     client = ScriptedClient()
     async with open_app(client) as user:

@@ -76,6 +76,7 @@ async def test_a_stopped_answer_is_saved_as_partial(open_app, tmp_path):
     ]
 
 
+@pytest.mark.slow
 async def test_quitting_during_an_answer_keeps_its_text(open_app, tmp_path):
     client = ScriptedClient(ScriptedReply(deltas=("Half.", "never"), pause_after=1))
     async with SqliteChatRepository(tmp_path) as repository, open_app(client, repository=repository) as user:
@@ -85,6 +86,7 @@ async def test_quitting_during_an_answer_keeps_its_text(open_app, tmp_path):
         await user.sees("go", "Half.", "stopped")
 
 
+@pytest.mark.slow
 async def test_an_answer_made_again_is_a_sibling_of_the_first(open_app, tmp_path):
     client = ScriptedClient(ScriptedReply(deltas=("First try.",)), ScriptedReply(deltas=("Second try.",)))
     async with SqliteChatRepository(tmp_path) as repository, open_app(client, repository=repository) as user:
@@ -149,6 +151,7 @@ async def test_a_chat_is_opened_at_any_of_its_messages(open_app, tmp_path):
         assert "assistant 49." not in user.screen_text
 
 
+@pytest.mark.slow
 async def test_a_new_chat_is_another_one_and_the_old_one_stays(open_app, tmp_path):
     async with SqliteChatRepository(tmp_path) as repository, open_app(ScriptedClient(), repository=repository) as user:
         await user.asks("the first")
@@ -169,6 +172,7 @@ async def test_the_system_prompt_comes_back_with_the_chat(open_app, tmp_path):
         assert (await repository.open()).conversation.settings.system == "Be kind."
 
 
+@pytest.mark.slow
 async def test_an_unusable_store_is_reported_and_no_question_is_lost(open_app, tmp_path):
     (tmp_path / "chats.db").write_bytes(b"my diary" * 1000)
     async with SqliteChatRepository(tmp_path) as repository, open_app(ScriptedClient(), repository=repository) as user:
@@ -232,6 +236,7 @@ async def test_another_chat_is_opened_and_continued(open_app, tmp_path):
     assert [message.content for message in client.requests[-1]] == ["About soup?", "Of soup.", "More?"]
 
 
+@pytest.mark.slow
 async def test_messages_are_not_mounted_for_a_chat_that_was_closed_meanwhile(open_app, tmp_path):
     """Between the release of a lock and the next holder it is free, and yet to be waited for."""
     _write_long_chat(tmp_path, 50)

@@ -27,6 +27,7 @@ def _contents(data_dir: Path, title: str) -> list[str]:
         return [message.content for message in store.transcripts.read(chat.id).branch]
 
 
+@pytest.mark.slow
 async def test_a_question_sent_during_an_answer_waits_and_is_sent_when_that_ends(open_app):
     client = ScriptedClient(SLOW, SECOND)
     async with open_app(client) as user:
@@ -61,6 +62,7 @@ async def test_up_takes_a_waiting_question_back_to_be_edited(open_app):
     assert [request[-1].content for request in client.requests] == ["first", "one", "two!"]
 
 
+@pytest.mark.slow
 async def test_stopping_an_answer_puts_the_waiting_questions_back_into_the_prompt(open_app):
     client = ScriptedClient(SLOW)
     async with open_app(client) as user:
@@ -93,6 +95,7 @@ async def test_waiting_questions_are_not_sent_after_a_failure(open_app):
     assert len(client.requests) == 1
 
 
+@pytest.mark.slow
 async def test_waiting_questions_survive_a_kill_as_unsent_text(open_app, tmp_path):
     client = ScriptedClient(SLOW)
     async with SqliteChatRepository(tmp_path) as repository, open_app(client, repository=repository) as user:

@@ -29,6 +29,7 @@ def notes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return folder
 
 
+@pytest.mark.slow
 async def test_a_file_is_read_when_it_is_attached_until_the_question_is_sent(open_app, notes):
     client = ScriptedClient(ScriptedReply(deltas=("It is about lines.",)))
     client.reading, client.holds_reading = (PART,), True
@@ -73,6 +74,7 @@ async def test_commands_are_not_read(open_app, notes):
         assert not client.read_ahead_requests
 
 
+@pytest.mark.slow
 async def test_the_setting_switches_it_off(open_app, notes):
     client = ScriptedClient()
     async with open_app(client, settings={"prefill_ahead": False}) as user:

@@ -19,6 +19,7 @@ from tui.chat.screen import ChatScreen
 from tui.connection import ServiceConnection
 
 
+@pytest.mark.slow
 async def test_question_is_answered_and_its_figures_shown(open_app):
     client = ScriptedClient(ScriptedReply(deltas=("Quite ", "**well**.")))
     async with open_app(client) as user:
@@ -29,6 +30,7 @@ async def test_question_is_answered_and_its_figures_shown(open_app):
     assert [message.content for message in client.requests[0]] == ["How are you?"]
 
 
+@pytest.mark.slow
 async def test_second_question_carries_the_conversation(open_app):
     client = ScriptedClient(ScriptedReply(deltas=("One.",)), ScriptedReply(deltas=("Two.",)))
     async with open_app(client) as user:
@@ -54,6 +56,7 @@ async def test_escape_stops_the_answer_and_keeps_its_text(open_app):
     assert client.n_aborted == 1
 
 
+@pytest.mark.slow
 async def test_a_stopped_answer_does_not_show_the_figures_of_the_one_before(open_app):
     slow = ScriptedReply(deltas=("Half ", "never"), pause_after=1)
     client = ScriptedClient(ScriptedReply(deltas=("Whole.",)), slow)
@@ -67,6 +70,7 @@ async def test_a_stopped_answer_does_not_show_the_figures_of_the_one_before(open
         assert user.screen_text.count("48 tokens a second") == 1
 
 
+@pytest.mark.slow
 async def test_the_context_in_use_grows_with_the_answer(open_app):
     whole = ScriptedReply(deltas=("Whole.",))
     client = ScriptedClient(whole, ScriptedReply(deltas=("one ", "two ", "three"), pause_after=3))
@@ -143,6 +147,7 @@ async def test_service_that_dies_mid_answer_is_reported_and_found_again(open_app
     assert client.n_closed == 2
 
 
+@pytest.mark.slow
 async def test_worker_that_dies_is_loaded_again_by_the_same_service(open_app):
     died = EngineError("The engine died: GGML_ASSERT failed.", "Ask again.")
     client = ScriptedClient(ScriptedReply(ending=died), ScriptedReply(deltas=("Back.",)))
@@ -179,6 +184,7 @@ async def test_model_that_cannot_be_loaded_is_an_error_and_ctrl_r_tries_again(op
     assert client.n_opened == 1  # the service stays, whatever becomes of a model
 
 
+@pytest.mark.slow
 async def test_question_that_waited_for_a_load_that_failed_is_answered_after_ctrl_r(open_app):
     client = ScriptedClient(model=LOADING)
     async with open_app(client) as user:
@@ -231,6 +237,7 @@ async def test_click_on_an_example_sends_it(open_app):
     assert client.requests[0][0].content == EXAMPLES[1]
 
 
+@pytest.mark.slow
 async def test_engine_notices_are_shown_once(open_app):
     client = ScriptedClient(
         ScriptedReply(ending=EngineError("It died.")),
@@ -274,6 +281,7 @@ async def test_ctrl_y_copies_the_last_answer(open_app):
         assert user.app.clipboard == "Take this."
 
 
+@pytest.mark.slow
 async def test_system_prompt_is_sent_first_and_shown_on_request(open_app):
     client = ScriptedClient()
     async with open_app(client) as user:
@@ -289,6 +297,7 @@ async def test_system_prompt_is_sent_first_and_shown_on_request(open_app):
     ]
 
 
+@pytest.mark.slow
 async def test_system_prompt_can_be_cleared_and_says_how(open_app):
     client = ScriptedClient()
     async with open_app(client) as user:
@@ -388,6 +397,7 @@ async def test_page_up_leaves_the_end_while_text_streams_and_page_down_returns(o
         await user.sees("more")
 
 
+@pytest.mark.slow
 async def test_link_of_the_model_is_shown_and_not_opened(open_app, monkeypatch):
     opened = []
     monkeypatch.setattr("webbrowser.open", opened.append)
@@ -402,6 +412,7 @@ async def test_link_of_the_model_is_shown_and_not_opened(open_app, monkeypatch):
     assert opened == []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("key", ["escape", "ctrl+p", "f5 slash"])
 async def test_no_cursor_blinks_in_any_field(open_app, key: str):
     async with open_app(ScriptedClient()) as user:
@@ -451,6 +462,7 @@ async def test_an_error_after_a_part_of_an_answer_says_that_the_answer_is_incomp
         assert "No answer" not in user.screen_text
 
 
+@pytest.mark.slow
 async def test_the_events_of_an_answer_pass_through_no_messages(open_app, monkeypatch: pytest.MonkeyPatch):
     async with open_app(
         ScriptedClient(ScriptedReply(deltas=("Paris.",)), ScriptedReply(deltas=("Bern ", "it is.")))

@@ -71,6 +71,7 @@ async def test_an_edited_question_is_a_version_and_its_answer_another_branch(ope
     assert _texts(client.requests[1]) == ["About dogs"]
 
 
+@pytest.mark.slow
 async def test_escape_leaves_a_question_as_it_was(open_app):
     client = ScriptedClient()
     async with open_app(client) as user:
@@ -85,6 +86,7 @@ async def test_escape_leaves_a_question_as_it_was(open_app):
     assert _texts(client.requests[1]) == ["About cats", "Hello.", "next"]
 
 
+@pytest.mark.slow
 async def test_a_stopped_answer_is_continued_and_saved_as_one(open_app, tmp_path):
     half = ScriptedReply(deltas=("Once upon", " never"), pause_after=1)
     client = ScriptedClient(half, ScriptedReply(deltas=(" a time.",)))
@@ -187,6 +189,7 @@ async def test_the_keys_of_the_last_message_are_in_view(open_app, n_lines):
         await user.sees("E edit")
 
 
+@pytest.mark.slow
 async def test_nothing_is_changed_while_an_answer_is_under_way(open_app):
     client = ScriptedClient(ScriptedReply(deltas=("slow",), pause_after=1))
     async with open_app(client) as user:
@@ -226,6 +229,7 @@ async def test_each_key_of_a_burst_goes_to_the_widget_focused_by_the_previous_on
     assert _texts(client.requests[1]) == ["About deer"]
 
 
+@pytest.mark.slow
 async def test_what_is_typed_right_behind_the_way_back_is_typed(open_app):
     async with open_app(ScriptedClient(*TWO)) as user:
         await user.asks("again?")
@@ -235,6 +239,7 @@ async def test_what_is_typed_right_behind_the_way_back_is_typed(open_app):
         assert user.app.clipboard == ""
 
 
+@pytest.mark.slow
 async def test_a_custom_key_for_the_selected_message_is_dispatched_as_early(open_app):
     async with open_app(ScriptedClient(*TWO), settings={"keys": {"again": "a"}}) as user:
         await user.asks("again?")

@@ -15,6 +15,7 @@ def _answering(text: str) -> ScriptedClient:
     return ScriptedClient(ScriptedReply(deltas=(text,)))
 
 
+@pytest.mark.slow
 async def test_the_only_block_of_the_selected_message_is_copied(open_app):
     async with open_app(_answering(ONE)) as user:
         await user.asks("go")
@@ -26,6 +27,7 @@ async def test_the_only_block_of_the_selected_message_is_copied(open_app):
         assert user.app.clipboard == f"def f():\n\treturn 1  # twice\n\n{LONG}"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("answer", "has_code"), [("Plain words.", False), (ONE, True)])
 async def test_the_key_that_copies_code_is_shown_at_a_message_that_has_code(open_app, answer, has_code):
     async with open_app(_answering(answer), size=(140, 40)) as user:
@@ -54,6 +56,7 @@ async def test_one_of_several_blocks_is_chosen_by_number_or_with_the_arrows(open
         assert user.app.clipboard == "rm -r x"
 
 
+@pytest.mark.slow
 async def test_the_slash_command_takes_a_number_and_means_the_last_answer(open_app):
     async with open_app(_answering(THREE)) as user:
         await user.asks("/code")

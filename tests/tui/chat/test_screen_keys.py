@@ -24,6 +24,7 @@ async def test_the_words_of_other_programs_leave_the_app(open_app, word):
         await user.leaves()
 
 
+@pytest.mark.slow
 async def test_slash_clear_starts_a_new_chat(open_app):
     async with open_app(ScriptedClient()) as user:
         await user.asks("first")
@@ -75,6 +76,7 @@ async def _selects_with_the_mouse(user, text: str) -> None:
     await user.pilot.mouse_up(offset=(column + len(text), row))
 
 
+@pytest.mark.slow
 async def test_ctrl_c_copies_the_selection_of_the_prompt(open_app):
     async with open_app(ScriptedClient()) as user:
         await user.types("keep this")
@@ -100,6 +102,7 @@ async def test_ctrl_c_copies_the_selection_of_an_answer_and_then_stops_the_answe
     assert client.n_aborted == 1
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("keys", [(), ("f6",), ("f1",)], ids=["in the prompt", "on a screen", "in a dialog"])
 async def test_ctrl_c_says_how_to_leave_where_there_is_nothing_to_copy_or_to_stop(open_app, keys):
     async with open_app(ScriptedClient()) as user:
@@ -142,6 +145,7 @@ async def test_ctrl_c_ends_the_edit_of_a_question(open_app):
         assert user.app.screen.prompt.text == ""
 
 
+@pytest.mark.slow
 async def test_ctrl_c_can_be_the_key_of_another_command_and_its_command_have_another_key(open_app):
     keys = {"keys": {"new": "ctrl+c", "interrupt": "ctrl+x"}}
     async with open_app(ScriptedClient(), settings=keys) as user:
@@ -164,6 +168,7 @@ async def test_an_example_key_asks_nothing_in_a_chat_of_ones_own(open_app):
     assert len(client.requests) == 1
 
 
+@pytest.mark.slow
 async def test_an_example_key_leaves_what_is_typed(open_app):
     client = ScriptedClient(ScriptedReply(deltas=("slow",), pause_after=1))
     async with open_app(client) as user:
@@ -236,6 +241,7 @@ async def test_what_is_typed_after_a_search_hit_is_opened_is_typed(open_app, tmp
         assert "Editing" not in user.screen_text
 
 
+@pytest.mark.slow
 async def test_backspace_deletes_no_message_even_if_one_was_selected_by_its_key(open_app):
     async with open_app(ScriptedClient()) as user:
         await _has_two_answers(user)

@@ -11,6 +11,8 @@ from app.chat.store.chat_store import ChatStore
 from app.protocol.chat import GenerationOptions
 from tests.app.client.scripted_client import COMPLETED, ScriptedClient, ScriptedReply
 
+pytestmark = pytest.mark.slow
+
 THOUGHTFUL = ScriptedReply(thoughts=("Hm, ", "cats?\x1b[2J "), deltas=("Yes", ", cats."))
 
 

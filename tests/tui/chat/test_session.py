@@ -100,6 +100,7 @@ def _titles(folder):
         return [chat.title for chat in store.chats.page()]
 
 
+@pytest.mark.slow
 async def test_a_model_with_nothing_else_to_do_names_the_chat(open_app, tmp_path):
     client = ScriptedClient(ANSWER, TITLE, model=IDLE)
     async with SqliteChatRepository(tmp_path) as repository, open_app(client, repository=repository) as user:
@@ -112,6 +113,7 @@ async def test_a_model_with_nothing_else_to_do_names_the_chat(open_app, tmp_path
     assert "Is that fine?" not in [message.content for message in client.requests[2]]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("model", [BUSY, READY, replace(IDLE, id="guide")])
 async def test_a_busy_model_and_the_guide_are_not_asked(open_app, tmp_path, model):
     client = ScriptedClient(ANSWER, model=model)
@@ -123,6 +125,7 @@ async def test_a_busy_model_and_the_guide_are_not_asked(open_app, tmp_path, mode
     assert _titles(tmp_path) == ["Tell me of cats"]
 
 
+@pytest.mark.slow
 async def test_where_the_model_fails_the_question_stays_the_title(open_app, tmp_path):
     client = ScriptedClient(ANSWER, ScriptedReply(ending=EngineError("died")), ANSWER, model=IDLE)
     async with SqliteChatRepository(tmp_path) as repository, open_app(client, repository=repository) as user:

@@ -15,6 +15,7 @@ def rows(text: str) -> list[str]:
     return text.splitlines()
 
 
+@pytest.mark.slow
 async def test_first_row_names_the_screen_and_the_model_with_its_state(open_app: InlineSession) -> None:
     async with open_app(ScriptedClient()) as user:
         await user.sees("● ready")
@@ -23,6 +24,7 @@ async def test_first_row_names_the_screen_and_the_model_with_its_state(open_app:
         await user.sees("localllm · Chats")
 
 
+@pytest.mark.slow
 async def test_other_screens_stand_in_the_first_row_where_there_is_room(open_app: InlineSession) -> None:
     async with open_app(ScriptedClient(), size=(140, 30)) as user:
         await user.sees("F6 Models", "F10 Settings", "● ready")
@@ -30,6 +32,7 @@ async def test_other_screens_stand_in_the_first_row_where_there_is_room(open_app
         await user.sees("localllm · Jobs")
 
 
+@pytest.mark.slow
 async def test_keys_of_the_chat_change_with_what_happens(open_app: InlineSession) -> None:
     client = ScriptedClient(ScriptedReply(deltas=("One", " two"), pause_after=1))
     async with open_app(client) as user:

@@ -20,6 +20,8 @@ from app.chat.store.chat_store import ChatStore
 from tests.app.client.scripted_client import ScriptedClient
 from tui.history.chat_list import fetch_rows
 
+pytestmark = pytest.mark.slow
+
 DAY_MS = 24 * 3600 * 1000
 
 

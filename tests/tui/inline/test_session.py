@@ -77,6 +77,7 @@ def _n_running(service: psutil.Process) -> int:
     return n_running
 
 
+@pytest.mark.slow
 def test_questions_and_commands_of_an_unsaved_chat_leave_no_trace(environment):
     with Typist(environment, "run", "--stats") as typist:
         assert "ask a question" in typist.read_until(PROMPT)
@@ -91,6 +92,7 @@ def test_questions_and_commands_of_an_unsaved_chat_leave_no_trace(environment):
     assert _stored(environment) == []
 
 
+@pytest.mark.slow
 def test_ctrl_c_at_the_prompt_says_how_to_leave(environment):
     with Typist(environment, "run") as typist:
         typist.read_until(PROMPT)
@@ -119,6 +121,7 @@ def test_each_question_carries_the_conversation_until_a_new_one_begins(environme
         assert n_prompt_tokens() == first + len("<system>Be brief.\n")
 
 
+@pytest.mark.slow
 def test_a_chat_is_saved_and_continues_the_next_time_with_its_questions_to_recall(environment, far):
     chat = (*CHAT, "--connect", far.url)
     for _ in range(2):
@@ -321,6 +324,7 @@ def test_ctrl_d_in_the_middle_of_several_lines_leaves(environment, far):
         assert typist.process.wait(timeout=30) == 0
 
 
+@pytest.mark.slow
 def test_piped_text_is_a_question_to_the_chat_and_only_the_answer_is_printed(environment, far):
     def ask(question: str, *options: str) -> subprocess.CompletedProcess[str]:
         far.send("Yes.")

@@ -54,6 +54,7 @@ async def test_a_job_is_cancelled_retried_and_forgotten(open_app):
     assert await client.jobs() == ()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["pull", "quantize", "tune", "eval", "bench", "batch"])
 async def test_a_job_that_is_done_keeps_its_result_when_it_is_to_run_again(open_app, kind):
     done = replace(PULL, kind=kind, title=f"{kind} it", state="done", arguments={"model": "guide"}, result={"a": 1})
@@ -82,6 +83,7 @@ async def test_the_command_line_of_a_job_is_one_key_away(open_app):
         await user.no_longer_sees("--json")
 
 
+@pytest.mark.slow
 async def test_a_job_that_begins_on_an_empty_screen_has_the_keys(open_app):
     client = ScriptedClient()
     async with open_app(client) as user:
@@ -106,6 +108,7 @@ async def test_the_end_of_a_job_is_announced_on_every_screen_and_only_once(open_
         await user.sees("The hub is away. Try again.")
 
 
+@pytest.mark.slow
 async def test_leaving_with_running_jobs_asks_escape_stays_and_they_continue_if_so_chosen(open_app):
     client = ScriptedClient(jobs=[PULL])
     async with open_app(client) as user:
@@ -125,6 +128,7 @@ async def test_leaving_with_running_jobs_asks_escape_stays_and_they_continue_if_
     assert (await client.job("job-1")).state == "running"
 
 
+@pytest.mark.slow
 async def test_jobs_are_cancelled_on_quitting_if_so_chosen(open_app):
     client = ScriptedClient(jobs=[PULL, TUNE])
     async with open_app(client) as user:
@@ -196,6 +200,7 @@ async def test_a_service_without_jobs_is_reported(open_app):
         await user.sees("What answers does no jobs. Update it.")
 
 
+@pytest.mark.slow
 async def test_every_figure_of_a_job_is_shown_however_narrow_the_terminal(open_app):
     running = replace(PULL, fraction=0.4, bytes_per_s=2e6, remaining_s=30.0, n_done_bytes=40, n_bytes=100)
     client = ScriptedClient(jobs=[running])

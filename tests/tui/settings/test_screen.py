@@ -21,6 +21,8 @@ from tui.app import LocalllmApp
 from tui.connection import ServiceConnection
 from tui.settings.controller import SettingsController
 
+pytestmark = pytest.mark.slow
+
 
 @asynccontextmanager
 async def running_app(

@@ -11,6 +11,8 @@ from tui.chat.commands import CHAT_COMMANDS
 from tui.commands import APP_COMMANDS
 from tui.widgets.dialogs import InputDialog
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.mark.slow
 async def test_f1_shows_every_command_in_sections_and_escape_returns(open_app):

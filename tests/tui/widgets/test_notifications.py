@@ -62,6 +62,7 @@ async def test_a_notification_leaves_every_row_of_a_dialog_readable(open_app, si
         assert _row_of(user, "╰") < size[1] - 1
 
 
+@pytest.mark.slow
 async def test_several_notifications_are_the_newest_and_a_number_and_ctrl_l_shows_them_whole(open_app):
     async with open_app(ScriptedClient()) as user:
         await user.sees("ready")
@@ -113,6 +114,7 @@ async def test_escape_clears_a_search_although_a_notification_is_shown(open_app)
         assert "Noted." not in user.screen_text
 
 
+@pytest.mark.slow
 async def test_escape_is_for_the_screen_while_a_notification_is_too_new_to_be_noticed(open_app):
     now_s = 0.0
     async with open_app(client_with_models(), clock=lambda: now_s) as user:
@@ -126,6 +128,7 @@ async def test_escape_is_for_the_screen_while_a_notification_is_too_new_to_be_no
         await user.no_longer_sees("Noted.")
 
 
+@pytest.mark.slow
 async def test_escape_stops_an_answer_at_once_although_a_notification_is_shown(open_app):
     client = ScriptedClient(ScriptedReply(deltas=("So far", " so good"), pause_after=1))
     async with open_app(client, clock=QUICK_CLOCK) as user:

@@ -78,6 +78,7 @@ def test_a_file_that_is_made_to_harm_ends_in_a_sentence(name: str, data: bytes, 
         read_data(data, name)
 
 
+@pytest.mark.slow
 def test_a_document_reads_no_other_file() -> None:
     prologue = '<!DOCTYPE l [<!ENTITY a SYSTEM "file:///etc/passwd">]>'
     read = read_data(docx_with(_paragraph("Soup&a;"), prologue), "a.docx")
@@ -112,6 +113,7 @@ def test_a_file_of_two_kinds_is_what_it_begins_as() -> None:
     assert (read.attachment.media_type, read.attachment.content) == ("image/png", "")
 
 
+@pytest.mark.slow
 def test_a_page_larger_than_a_wall_becomes_a_picture_of_the_usual_size() -> None:
     read = read_data(pdf_of(["x"], size=(14_400, 14_400)), "a.pdf", PageChoice(as_pictures=True))
     (picture,) = read.contents.values()

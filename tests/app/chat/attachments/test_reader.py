@@ -49,6 +49,7 @@ def test_of_a_moving_picture_the_first_frame_counts() -> None:
     assert "20 × 10, its first frame" in read_data(written.getvalue(), "moving.gif").attachment.label
 
 
+@pytest.mark.slow
 def test_a_sound_has_its_length() -> None:
     read = read_data(wav_of(62.4), "talk.wav")
     assert read.attachment.label == "talk.wav, 1:02"
@@ -68,6 +69,7 @@ def test_pages_of_a_pdf_can_be_chosen() -> None:
     assert read.attachment.label == "paper.pdf, pages 2–3 of 3"
 
 
+@pytest.mark.slow
 def test_pages_of_a_pdf_can_be_pictures() -> None:
     read = read_data(pdf_of(["Soup", "Water"]), "paper.pdf", PageChoice(2, 2, as_pictures=True))
     (file,) = read.attachment.media
@@ -76,6 +78,7 @@ def test_pages_of_a_pdf_can_be_pictures() -> None:
     assert (read.attachment.label, read.attachment.content) == ("paper.pdf, page 2 of 2", "")
 
 
+@pytest.mark.slow
 def test_a_scan_without_text_becomes_pictures() -> None:
     read = read_data(pdf_of(["", ""]), "scan.pdf")
     assert len(read.attachment.media) == 2

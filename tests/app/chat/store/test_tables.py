@@ -198,6 +198,7 @@ def test_a_message_round_trips(store: ChatStore) -> None:
     assert all(getattr(added, name) == getattr(said, name) for name in MessageContent.__dataclass_fields__)
 
 
+@pytest.mark.slow
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=60)
 @given(st.text(st.characters(exclude_categories=())))
 def test_any_text_round_trips_in_its_storable_form(store: ChatStore, content: str) -> None:

@@ -38,6 +38,7 @@ def _begin(store: ChatStore) -> tuple[int, Message]:
     return chat.id, store.messages.add(chat.id, None, BEGUN, store.writers.window)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("ends", ["by itself", "by a kill"])
 def test_a_message_of_another_process_is_being_written_until_that_ends(tmp_path: Path, ends: str) -> None:
     command = [sys.executable, "-c", WINDOW, str(tmp_path)]
@@ -60,6 +61,7 @@ def test_a_message_of_another_process_is_being_written_until_that_ends(tmp_path:
         assert store.transcripts.read(chat_id).written == frozenset()
 
 
+@pytest.mark.slow
 def test_what_killed_windows_left_goes_with_the_next_that_answers(tmp_path: Path) -> None:
     with subprocess.Popen(
         [sys.executable, "-c", WINDOW, str(tmp_path)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True

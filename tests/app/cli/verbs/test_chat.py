@@ -134,6 +134,7 @@ def test_without_a_terminal_interface_there_is_no_chat(localllm: Callable[..., A
     assert "There is no terminal interface." in ran.err
 
 
+@pytest.mark.slow
 def test_chats_are_offered_by_their_numbers(home: Path) -> None:
     with ChatStore(home / "data") as store:
         for title in ("soup", "\x1b]0;bread\x07"):

@@ -29,6 +29,7 @@ def paths(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
     return [sparse_model(folder / f"Llama-2-7B.{quant}.gguf", "llama-2-7b", quant) for quant in quants]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "form", ["{repo}:Q4_K_M", "{repo}/Llama-2-7B.Q4_K_M.gguf", "{url}/{repo}/blob/main/Llama-2-7B.Q4_K_M.gguf"]
 )
@@ -71,6 +72,7 @@ def test_the_projector_that_a_pull_would_fetch_is_planned(
     assert json.loads(without.stdout)["extras"] == []
 
 
+@pytest.mark.slow
 def test_a_projector_of_another_model_on_the_hub_is_not_planned(
     environment: Mapping[str, str], paths: list[Path], tmp_path: Path
 ) -> None:

@@ -178,6 +178,7 @@ def test_an_adapter_without_its_model_is_an_error(tmp_path: Path) -> None:
     assert "--base" in result.stderr
 
 
+@pytest.mark.slow
 def test_architectures_are_listed_without_a_source() -> None:
     listed = json.loads(localllm("quantize", "--list-architectures", "--json").stdout)
     llama = next(row for row in listed["architectures"] if "LlamaForCausalLM" in row["classes"])

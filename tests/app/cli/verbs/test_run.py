@@ -139,6 +139,7 @@ def test_with_no_service_it_starts_one_and_runs_no_folder_named_app_that_lies_he
     assert (done.returncode, done.stderr) == (0, b"")
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(sys.platform == "win32", reason="closes a pipe as POSIX does")
 def test_stdin_that_is_closed_is_no_prompt(environment: Mapping[str, str]) -> None:
     done = subprocess.run(
@@ -151,6 +152,7 @@ def test_stdin_that_is_closed_is_no_prompt(environment: Mapping[str, str]) -> No
     assert b"no prompt" in done.stderr
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("verb", [("run",), ("chat", "--inline", "-m")])
 def test_a_missing_file_is_an_error_before_a_service_is_started(
     environment: Mapping[str, str], tmp_path: Path, verb: tuple[str, ...]

@@ -88,6 +88,7 @@ def test_an_edited_message_continues_before_it_and_the_next_turn_after_the_answe
     chats.close()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", KINDS)
 def test_chats_go_on_after_others_took_all_places_and_after_a_restart(tmp_path: Path, kind: dict[str, Any]) -> None:
     chats = Chats(tmp_path, **kind)

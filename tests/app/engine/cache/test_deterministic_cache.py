@@ -68,6 +68,7 @@ def prompts() -> list[list[int]]:
     return [*made, *([*begin, *letters(20, seed=n)] for n, begin in enumerate(made, 1)), [97, 98] * 200]
 
 
+@pytest.mark.slow
 def test_every_step_is_one_of_the_same_request_computed_alone() -> None:
     alone: dict[tuple[int, ...], list[Steps]] = {}
     for prompt in prompts():

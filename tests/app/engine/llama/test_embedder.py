@@ -47,6 +47,7 @@ def embedded(tiny_model: Path, tmp_path_factory: pytest.TempPathFactory) -> dict
     return _embed(256, tiny_model, mean, cls, ranker)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["tiny", "mean", "cls"])
 def test_texts_embedded_together_equal_texts_embedded_alone(embedded: dict[str, Any], name: str) -> None:
     together = np.array(embedded[name]["together"]["vectors"])

@@ -107,6 +107,7 @@ def difference(results: dict[str, Any], way: str) -> float:
     return max(abs(one - other) for one, other in pairs)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("temperature", [0.0, 1.0])
 def test_answers_equal_those_without_mtp(results: dict[str, Any], temperature: float) -> None:
     answers = results["answers"]

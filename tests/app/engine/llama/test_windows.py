@@ -20,6 +20,7 @@ def made(folder: Path, file_type: str) -> Path:
     return model
 
 
+@pytest.mark.slow
 def test_a_sequence_goes_on_the_same_without_what_its_window_left_and_in_the_planned_memory(tmp_path: Path) -> None:
     command = [sys.executable, str(REAL_WINDOWS), str(made(tmp_path, "F32"))]
     run = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)

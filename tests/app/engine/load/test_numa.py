@@ -15,6 +15,7 @@ pytestmark = pytest.mark.slow
 SILENT = LoadListener(lambda _: True, lambda _: None, lambda _: None)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("n_nodes", "numa", "expected"),
     [

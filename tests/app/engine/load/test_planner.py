@@ -245,6 +245,7 @@ def test_a_model_beyond_all_memory_is_an_error_with_remedies_unless_the_user_agr
     assert "it needs" in check_fit(hopeless, UnfitPolicy.LOAD)
 
 
+@pytest.mark.slow
 def test_a_gpu_without_layers_is_an_error() -> None:
     with pytest.raises(EngineError, match="with --yes"):
         check_fit(planned(7.9, 0.5), UnfitPolicy.WARN)

@@ -13,6 +13,8 @@ from app.engine.loop.counters import Counters
 from app.engine.request import Request, SamplingParams
 from app.engine.speculative.cost_model import StepCost
 
+pytestmark = pytest.mark.slow
+
 LETTERS = b"abcd"
 # After each letter the next has these weights: text that repeats itself, so that drafts are made, and often refused.
 WEIGHTS = {letter: (70, 15, 10, 5)[-shift:] + (70, 15, 10, 5)[:-shift] for shift, letter in enumerate(LETTERS)}

@@ -51,11 +51,13 @@ def test_a_draw_tells_nothing_about_the_next(logits: tuple[float, ...]) -> None:
     assert _chi_squared(counts, expected) < 37.7  # 15 degrees of freedom
 
 
+@pytest.mark.slow
 def test_neither_do_those_of_another_seed() -> None:
     pairs = Counter(zip(_drawn(5, LOGITS[0]), _drawn(6, LOGITS[0]), strict=True))
     assert _chi_squared([pairs[one, other] for one in TOKENS for other in TOKENS], [1 / 16] * 16) < 37.7
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("target", "draft"),
     [
@@ -71,6 +73,7 @@ def test_a_draft_is_accepted_at_least_as_often_as_proved(target: tuple[float, ..
     assert (1 - distance) / (1 + distance) - 0.01 < n_same / N_DRAWS <= 1 - distance + 0.01
 
 
+@pytest.mark.slow
 def test_a_sure_draft_is_accepted_more_often_than_one_that_is_not() -> None:
     target, draft = LOGITS[1], (1.5, 1.2, 0.4, -1.0)
     by_certainty: dict[bool, list[bool]] = {True: [], False: []}

@@ -13,6 +13,8 @@ from app.engine.media.decoder_process import DecoderProcess
 from app.protocol.errors import RequestError
 from tests.app.engine.media.files import flac_file, mp3_file, picture_file, sound_file
 
+pytestmark = pytest.mark.slow
+
 N_FILES = 400
 FILES: tuple[bytes, ...] = (
     *(picture_file(64, 48, kind=kind) for kind in ("PNG", "JPEG", "GIF", "WEBP", "BMP", "TIFF")),

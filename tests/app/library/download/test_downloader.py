@@ -35,6 +35,7 @@ def _lost_sockets() -> Iterator[None]:
     gc.collect()
 
 
+@pytest.mark.slow
 async def test_a_file_comes_whole(hub: HubServer, data: bytes, tmp_path: Path) -> None:
     found, _ = await fetch(hub, tmp_path / "m")
     assert (tmp_path / "m").read_bytes() == data

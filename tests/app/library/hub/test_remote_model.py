@@ -64,6 +64,7 @@ async def test_a_model_of_gigabytes_is_known_from_its_first_bytes(
     assert (model.header.metadata, model.tensors) == (here.metadata, here.tensors)
 
 
+@pytest.mark.slow
 async def test_a_split_model_is_known_from_the_headers_of_all_its_parts(tmp_path: Path) -> None:
     paths = sparse_shards(tmp_path / "model.gguf", "llama-3.1-8b", "Q8_0", 3)
     with hub_of(*paths) as hub:

@@ -206,6 +206,7 @@ def test_a_killed_copy_resumes(tmp_path: Path, models: Path) -> None:
     assert _files(models) == ["local/m/m.gguf"]
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(sys.platform == "win32", reason="signals are sent otherwise there")
 def test_an_interrupted_copy_leaves_nothing(tmp_path: Path, models: Path) -> None:
     source = small_model(tmp_path / "m.gguf")

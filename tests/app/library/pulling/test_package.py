@@ -287,6 +287,7 @@ BAD_CHECKPOINTS: dict[str, tuple[Callable[[Mapping[str, bytes]], Mapping[str, by
 }  # fmt: skip
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", BAD_CHECKPOINTS)
 async def test_a_checkpoint_that_cannot_be_used_leaves_nothing(
     library: Library, checkpoint: Mapping[str, bytes], name: str

@@ -127,6 +127,7 @@ async def test_a_file_at_a_url_that_changed_and_kept_its_length_is_another_one(
         await library.pull(url)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("mark", "other"), _MARKS)
 async def test_a_download_from_a_url_resumes_if_the_file_is_the_same(
     library: Library, model: bytes, mark: dict[str, str], other: dict[str, str]

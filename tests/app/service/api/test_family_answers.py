@@ -13,6 +13,8 @@ import pytest
 
 from tests.app.one_file_service import MADE, Service, serving
 
+pytestmark = pytest.mark.slow
+
 TOOLS = Path(__file__).parents[1] / "tools"
 TEMPLATES = {path.stem: path.read_text("utf-8") for path in sorted((TOOLS / "family_templates").glob("*.jinja"))}
 LINES = [json.loads(line) for line in (TOOLS / "family_outputs.jsonl").read_text("utf-8").splitlines()]

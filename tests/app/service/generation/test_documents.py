@@ -92,6 +92,7 @@ async def test_an_honest_document_is_read_beside_two_heavy_ones_of_another_clien
     assert all(task.cancelled() for task in heavy)
 
 
+@pytest.mark.slow
 async def test_the_reader_ends_with_its_request() -> None:
     reading = asyncio.create_task(DocumentReader(total_s=1e9).read([_heavy("a.pdf")]))
     while not (found := await asyncio.to_thread(children_that_run, "attachments.parse")):  # noqa: ASYNC110 - nothing tells

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import json
 
+import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
@@ -160,6 +161,7 @@ DAMAGED = {
 OUTPUTS = WHOLE | DAMAGED
 
 
+@pytest.mark.slow
 @given(cuts=st.lists(st.integers(0, 300), max_size=8))
 @example(cuts=list(range(400)))
 @example(cuts=[])

@@ -73,6 +73,7 @@ async def test_a_question_begins_with_what_was_read_of_it(family: str, tools: To
                 assert [(begin, min(end, len(reading.prompt))) for begin, end in shown] == list(reading.quoted)
 
 
+@pytest.mark.slow
 @given(st.text(max_size=30), st.text(min_size=1, max_size=10))
 @settings(max_examples=60, deadline=None)
 async def test_any_beginning_is_one_of_what_is_sent(begun: str, ending: str) -> None:

@@ -91,6 +91,7 @@ def test_hard_sequences_are_rendered_whole_by_a_published_template(name: str, ha
     assert faults(name, *cases[begin::2]) == []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("dialect", DIALECTS)
 def test_hard_sequences_are_rendered_whole_in_every_dialect(dialect: str) -> None:
     for name, has_tools in product((MISTRAL, "with calls, refuses nothing"), (False, True)):

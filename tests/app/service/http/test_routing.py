@@ -155,6 +155,7 @@ def test_a_body_of_more_parts_than_any_request_has_is_refused_with_their_number(
         parse_object(data)
 
 
+@pytest.mark.slow
 def test_text_with_many_brackets_and_commas_and_many_ids_of_tokens_are_taken() -> None:
     text = "[{,}]" * 200_000
     assert parse_object(json.dumps({"content": text}).encode()) == {"content": text}

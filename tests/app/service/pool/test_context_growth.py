@@ -170,6 +170,7 @@ async def test_a_prompt_longer_than_the_model_was_trained_on_is_refused(start: S
     assert [*service.pids.values()] == [before], "nothing is loaded for it"
 
 
+@pytest.mark.slow
 async def test_without_the_memory_a_long_prompt_is_refused_and_a_short_one_is_answered(start: Started) -> None:
     service = await start.service(memory=FakeMemory(20, SIZES, max_n_ctx=8192))
     (before,) = service.pids.values()

@@ -144,6 +144,7 @@ async def test_a_running_call_fails_with_its_worker() -> None:
             await counting
 
 
+@pytest.mark.slow
 async def test_after_too_many_deaths_without_an_answer_it_stays_failed_until_the_minute_is_over() -> None:
     now_s = 0.0
     async with _open(can_be_killed=True, limit=CrashLimit(max_failures=2, clock=lambda: now_s)) as engine:

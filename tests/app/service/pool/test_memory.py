@@ -102,6 +102,7 @@ def test_a_model_runs_only_where_there_is_memory_for_it(tmp_path: Path, guide: P
     assert demand(host_with(0)) == demand(host_with(-GIB)) == 0
 
 
+@pytest.mark.slow
 def test_a_reload_with_a_smaller_kv_cache_needs_less_memory(tmp_path: Path, guide: Path) -> None:
     def least_pages(kv_type: str) -> int:
         demand = _memory(tmp_path).demand(guide, replace(CONFIG, kv_type=kv_type))

@@ -71,6 +71,7 @@ async def test_a_model_is_reloaded_with_threads_and_context_shift(own_service: R
     assert response.json()["usage"]["completion_tokens"] == 300  # more than the context holds
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("layers", [None, {}, {"CUDA0": 3, "CUDA1": 0}])
 def test_layers_on_gpus_reach_the_worker(layers: dict[str, int] | None) -> None:
     frame = Load("model.gguf", EngineConfig(gpu_layers=layers))

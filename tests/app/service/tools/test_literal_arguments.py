@@ -31,6 +31,7 @@ def read(form: Any, text: str, schema: dict[str, Any] | None = None, size: int =
         return made, rest
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("form", [PYTHON, GEMMA, FUNCTION_GEMMA], ids=["python", "gemma", "functiongemma"])
 @given(arguments=st.dictionaries(KEYS, VALUES, max_size=4), size=st.integers(1, 40))
 def test_what_a_form_writes_it_reads_in_any_chunks(form: LiteralForm, arguments: dict[str, Any], size: int) -> None:
@@ -114,6 +115,7 @@ def schema_of(value: object) -> dict[str, Any]:
     return {"type": "string"}
 
 
+@pytest.mark.slow
 @given(arguments=st.dictionaries(KEYS, OBJECTS, max_size=3), size=st.integers(1, 60))
 def test_elements_are_read_as_they_are_written(arguments: dict[str, Any], size: int) -> None:
     form, schema = ElementForm("]<]minimax[>["), schema_of(arguments)
@@ -123,6 +125,7 @@ def test_elements_are_read_as_they_are_written(arguments: dict[str, Any], size: 
     assert whole[0] == arguments
 
 
+@pytest.mark.slow
 def test_deep_elements_do_not_end_the_stack() -> None:
     form, depth = ElementForm("]<]minimax[>["), 5000
     text = "]<]minimax[>[<a>" * depth + "x" + "]<]minimax[>[</a>" * depth + form.end

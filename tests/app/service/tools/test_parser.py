@@ -17,6 +17,7 @@ def names_and_arguments(parsed: AnswerDelta) -> list[tuple[str, Any]]:
     return [(call.name, json.loads(call.arguments)) for call in parsed.calls]
 
 
+@pytest.mark.slow
 @settings(max_examples=20)
 @given(cuts=st.lists(st.integers(0, 200), max_size=8))
 @example(cuts=list(range(250)))

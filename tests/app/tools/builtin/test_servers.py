@@ -70,6 +70,7 @@ async def test_each_built_in_tool_is_offered_once_switched_on(window: Window) ->
     assert [tool.name for tool in only] == ["read_file"]
 
 
+@pytest.mark.slow
 async def test_reading_in_the_folders_asks_nobody_and_all_else_asks(window: Window) -> None:
     (window.folder / "a").write_text("a\n")
     for name, arguments in (("read_file", {"path": "a"}), ("list_folder", {}), ("search_text", {"pattern": "a"})):
@@ -162,6 +163,7 @@ FORGING_NAMES = {
 }
 
 
+@pytest.mark.slow
 @posix
 @pytest.mark.parametrize("name", FORGING_NAMES.values(), ids=FORGING_NAMES)
 async def test_the_name_of_a_file_forges_no_line_of_what_is_approved(window: Window, name: str) -> None:

@@ -21,6 +21,7 @@ async def fetch(url: str, **limits: Any) -> ToolOutput:
     return await WebServer(everywhere).call(FETCH_URL, {"url": url}, CONTEXT)
 
 
+@pytest.mark.slow
 async def test_a_page_becomes_markdown() -> None:
     async with web(_answer(PAGE, "content-type: text/html; charset=utf-8")) as port:
         output = await fetch(f"http://a.example:{port}/")

@@ -200,6 +200,7 @@ async def test_an_answer_that_is_none_is_a_result_that_says_so() -> None:
         assert output.text.startswith("The server's answer is not valid")
 
 
+@pytest.mark.slow
 async def test_what_a_server_lists_is_bounded_and_said() -> None:
     async with hostile("many tools") as server:
         assert len(await server.tools()) == 200

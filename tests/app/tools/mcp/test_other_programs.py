@@ -102,6 +102,7 @@ def test_files_of_a_project_are_not_read(tmp_path: Path, monkeypatch: pytest.Mon
     assert find_servers(tmp_path / "home", "linux") == ((), ())
 
 
+@pytest.mark.slow
 @given(VALUES)
 def test_json_stays_what_it_is(value: object) -> None:
     for text in (json.dumps(value), json.dumps(value, indent=2, ensure_ascii=False)):

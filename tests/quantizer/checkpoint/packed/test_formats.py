@@ -284,6 +284,7 @@ def test_layers_with_bits_and_groups_of_their_own_are_read_by_their_shapes(key: 
         assert np.array_equal(found[f"{name}.weight"], packed.weight)
 
 
+@pytest.mark.slow
 @quick
 @given(rng=seeds, n=st.tuples(sizes, sizes), n_rows_per_slab=st.integers(1, 9))
 def test_powers_of_two_as_scales_are_exact(rng: np.random.Generator, n: tuple[int, int], n_rows_per_slab: int) -> None:

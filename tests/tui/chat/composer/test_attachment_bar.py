@@ -148,6 +148,7 @@ async def test_all_attachments_are_seen_or_counted(open_app, size):
         assert user.screen_text.count("[pasted") == n_shown - 1
 
 
+@pytest.mark.slow
 async def test_a_name_longer_than_the_row_keeps_its_cross(open_app, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     name = "long" * 30 + ".txt"
@@ -176,6 +177,7 @@ def test_chips_fill_three_rows(widths, n_columns, n_shown):
     assert n_fitting(widths, n_columns) == n_shown
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("n_columns", [24, 40, 60, 80, 120])
 async def test_labels_of_a_question_are_whole_at_any_width(open_app, n_columns: int):
     async with open_app(ScriptedClient(), (n_columns, 30)) as user:

@@ -92,6 +92,7 @@ def test_what_fits_nothing_is_offered_nothing() -> None:
     assert file_completions("zzz", FILES) == Offer()
 
 
+@pytest.mark.slow
 @given(st.text(max_size=20), st.lists(st.text(min_size=1, max_size=30), max_size=30, unique=True))
 def test_every_offer_is_a_file_with_those_letters_in_order(typed: str, files: list[str]) -> None:
     for offer in file_completions(typed, files).best:

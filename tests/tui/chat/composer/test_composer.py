@@ -68,6 +68,7 @@ async def test_a_mention_typed_in_full_attaches_its_file_without_tab(open_app, t
     assert "Salt and leeks." in client.requests[1][-1].content
 
 
+@pytest.mark.slow
 async def test_a_mention_of_no_file_is_reported_and_its_question_stays_until_enter_is_pressed_again(open_app):
     client = ScriptedClient()
     async with open_app(client) as user:
@@ -81,6 +82,7 @@ async def test_a_mention_of_no_file_is_reported_and_its_question_stays_until_ent
     assert client.requests[0][0].content == "What is in @nope.txt"
 
 
+@pytest.mark.slow
 async def test_what_was_attached_stays_when_another_file_is_missing(open_app):
     client = ScriptedClient()
     async with open_app(client) as user:
@@ -139,6 +141,7 @@ async def test_a_name_with_spaces_is_completed_in_quotes(open_app, tmp_path):
     assert client.requests[0][0].content.startswith("my notes/some bread.md:\n```\nFlour.")
 
 
+@pytest.mark.slow
 async def test_a_pasted_text_of_several_lines_takes_no_file_from_elsewhere(open_app, tmp_path):
     client = ScriptedClient()
     elsewhere = tmp_path.parent / "elsewhere.txt"
@@ -152,6 +155,7 @@ async def test_a_pasted_text_of_several_lines_takes_no_file_from_elsewhere(open_
     assert "Salt and leeks." in client.requests[0][0].content
 
 
+@pytest.mark.slow
 async def test_hidden_files_are_not_offered_and_one_that_is_no_text_is_refused_in_words(open_app):
     async with open_app(ScriptedClient()) as user:
         await user.types("@")
@@ -242,6 +246,7 @@ async def test_a_question_waits_for_the_file_that_was_dropped_just_before(open_a
     assert [request[-1].content for request in client.requests] == ["soup.md:\n```\nSalt and leeks.\n```\n\nWhy"]
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(sys.platform == "win32", reason="paths have other forms there")
 async def test_a_path_behind_a_command_or_an_at_sign_stays_text(open_app, tmp_path):
     async with open_app(ScriptedClient()) as user:
@@ -267,6 +272,7 @@ async def test_a_click_on_its_cross_takes_an_attachment_away(open_app):
         await user.no_longer_sees("pasted 1")
 
 
+@pytest.mark.slow
 async def test_a_command_runs_while_something_is_attached_and_leaves_it_there(open_app):
     client = ScriptedClient()
     async with open_app(client) as user:
@@ -305,6 +311,7 @@ async def test_commands_are_offered_while_a_slash_word_is_typed(open_app):
         await user.sees("System prompt: Be brief")
 
 
+@pytest.mark.slow
 async def test_arrows_choose_among_offers_and_escape_hides_them(open_app):
     async with open_app(ScriptedClient()) as user:
         await user.types("/")

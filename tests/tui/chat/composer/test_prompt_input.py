@@ -8,6 +8,7 @@ from textual.events import Key
 from tests.app.client.scripted_client import ScriptedClient
 
 
+@pytest.mark.slow
 async def test_ctrl_j_starts_a_new_line_and_enter_sends_both(open_app):
     client = ScriptedClient()
     async with open_app(client) as user:

@@ -193,6 +193,7 @@ async def test_a_pasted_line_never_runs(open_app, tmp_path, end):
         assert not (tmp_path / "ran").exists()
 
 
+@pytest.mark.slow
 async def test_a_command_pasted_behind_a_typed_sign_never_runs_nor_is_asked(open_app, tmp_path):
     client = ScriptedClient()
     async with open_app(client) as user:

@@ -16,6 +16,8 @@ from tests.app.tools.fake import FakeToolBackend, FakeToolServer, ScriptedCall, 
 from tests.tui.conftest import QUICK_CLOCK
 from tui.chat.tools.calls import ApprovalPanel
 
+pytestmark = pytest.mark.slow
+
 DIFF = "--- a/sum.py\n+++ b/sum.py\n@@ -1,2 +1,2 @@\n def total(a, b):\n-    return a - b\n+    return a + b\n"
 WRITE = ToolCall("w", "write_file", '{"path": "sum.py", "content": "def total(a, b):"}')
 RUN = ToolCall("r", "run_command", '{"argv": ["pytest", "-q"]}')

@@ -88,6 +88,7 @@ async def test_it_goes_back_to_where_the_user_was_reading(open_app):
         await user.until(lambda: [row for row in user.screen_text.splitlines() if "row" in row] == before, "elsewhere")
 
 
+@pytest.mark.slow
 async def test_what_is_not_there_is_said_and_an_answer_goes_on(open_app):
     async with open_app(ScriptedClient(ScriptedReply(deltas=("half", " whole"), pause_after=1))) as user:
         await user.asks("go")

@@ -266,6 +266,7 @@ def test_an_output_expires_as_asked(client: openai.OpenAI) -> None:
     assert output.expires_at == output.created_at + 7200
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(sys.platform == "win32", reason="Windows has no SIGKILL")
 def test_a_batch_goes_on_by_itself_after_its_service_was_killed(start_service: StartService, tmp_path: Path) -> None:
     """The battery kills a hundred, in processes that no test has forked."""

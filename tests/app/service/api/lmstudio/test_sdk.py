@@ -373,6 +373,7 @@ def test_a_file_that_is_no_picture_is_refused_with_the_reason(service: RunningSe
         assert again["identifier"] != held["identifier"]
 
 
+@pytest.mark.slow
 def test_the_service_ends_with_clients_connected(start_service: Callable[..., RunningService]) -> None:
     service = start_service()
     with connected(service.url, "system") as client:

@@ -94,6 +94,7 @@ def test_the_events_of_a_response_are_numbered_and_nested(service: RunningServic
     assert events[0]["response"]["id"] == events[-1]["response"]["id"]
 
 
+@pytest.mark.slow
 def test_the_official_client_asks_and_streams(client: sdk.openai.OpenAI) -> None:
     asked = ASK | {"input": "<say>good day</say>", "max_output_tokens": 50}
     whole = client.responses.create(**asked)
