@@ -33,6 +33,7 @@ from app.engine.llama.step_weights import (
     StepWeights,
     UntiledWeights,
     UsedWeights,
+    WantedWeights,
     WeightCopies,
     copied_weights,
     repacked_pattern,
@@ -126,6 +127,7 @@ class LlamaModel:
         self._plain: PlainWeights | None = None
         self._copies: WeightCopies | None = None
         self._untiled: UntiledWeights | None = None
+        self._used: UsedWeights | None = None
         self._llama_adapters = LlamaAdapters(self._model, {})
         if not lib.llama_vocab_type(lib.llama_model_get_vocab(self._model)):  # tokenizing would end the process
             self.close()
@@ -201,11 +203,11 @@ class LlamaModel:
         self._llama_adapters = LlamaAdapters(self._model, paths, control_vector)
         self._adapters = tuple(adapters)
 
-    def map_plain_weights(self, header: Header, found: UsedWeights | None = None) -> int:
+    def map_plain_weights(self, header: Header, wanted: WantedWeights | None = None) -> int:
         """Map the weights that were repacked at loading once more, as the file of `header` has them. Contexts created
         from now on choose between both if their setting has `plain_from`. Return the mapped bytes, 0 where no weight is
-        repacked. `found` says which types of weights gain by it."""
-        addresses = self._used(found or repacked_weights(), extra_buffers=True)
+        repacked. `wanted` says which weights gain by it."""
+        addresses = self._addresses(wanted or repacked_weights())
         if not addresses:
             return 0
         self._plain = PlainWeights(header, addresses)
@@ -224,13 +226,13 @@ class LlamaModel:
     def leave_out_tiles(self, tiled_from: Mapping[str, int]) -> None:
         """Let contexts created from now on compute without ggml's tiled kernels below so many rows as `tiled_from` has
         for a type of weights, by its name."""
-        addresses = self._used(weights_as_in_file(tiled_from), extra_buffers=True)
+        addresses = self._addresses(weights_as_in_file(tiled_from))
         self._untiled = UntiledWeights(addresses, tiled_from) if addresses else None
 
     def new_copies(self, copies: Mapping[str, str], has_room: Callable[[int], bool]) -> WeightCopies | None:
         """Return `copies` of these weights, by the names of types and kinds; None where none has such a type. They are
         closed before the model. Raises EngineError without address space."""
-        addresses = self._used(copied_weights(copies), extra_buffers=False)
+        addresses = self._addresses(copied_weights(copies))
         try:
             return WeightCopies(addresses, copies, has_room) if addresses else None
         except OSError as error:
@@ -238,11 +240,14 @@ class LlamaModel:
                 "There is no memory for a copy of weights.", "Close programs that take memory."
             ) from error
 
-    def _used(self, found: UsedWeights, *, extra_buffers: bool) -> tuple[int, ...]:
-        setting = RuntimeSettings(n_threads=1, flash_attention=False, extra_buffers=extra_buffers)
-        with closing(self.context(EngineConfig(n_ctx=_SHORTEST, n_sequences=1), setting, found)) as backend:
-            backend.decode([Chunk(0, 0, [0], 1)])
-        return found.addresses
+    def _addresses(self, wanted: WantedWeights) -> tuple[int, ...]:
+        if self._used is None:
+            found = UsedWeights()
+            setting = RuntimeSettings(n_threads=1, flash_attention=False, extra_buffers=True)
+            with closing(self.context(EngineConfig(n_ctx=_SHORTEST, n_sequences=1), setting, found)) as backend:
+                backend.decode([Chunk(0, 0, [0], 1)])
+            self._used = found
+        return self._used.addresses(wanted)
 
     def vocabulary(self) -> Vocabulary:
         vocab = lib.llama_model_get_vocab(self._model)

@@ -214,6 +214,11 @@ def mark_as_weights(buffer: int) -> None:
     ggml_function("ggml_backend_buffer_set_usage", None, c_void_p, c_int)(buffer, _USAGE_WEIGHTS)
 
 
+def has_weights(buffer: int) -> bool:
+    """Return whether a buffer was marked as having weights, as those of a model are and those of a context are not."""
+    return int(ggml_function("ggml_backend_buffer_get_usage", c_int, c_void_p)(buffer)) == _USAGE_WEIGHTS
+
+
 def system_info() -> str:
     """Return the backends of this build, and the features with which those were built that have a choice, such as
     "CPU (AVX2, OPENMP), RPC"."""

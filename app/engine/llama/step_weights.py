@@ -22,7 +22,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from app.engine.llama.eval_callback import Tensor, ggml_ops
-from app.engine.llama.native import cpu_device, ggml_function, lib, mark_as_weights, registered_address
+from app.engine.llama.native import cpu_device, ggml_function, has_weights, lib, mark_as_weights, registered_address
 from app.engine.tuning.tune_results import PLAIN_TYPES
 from offload.speed.type_costs import TILED_FROM, is_copied, is_repacked, type_of, weights_by_kind
 from quantizer.gguf.header import Header, TensorInfo
@@ -82,23 +82,36 @@ def extra_buffer_types(device: int) -> list[int]:
     return found
 
 
-class UsedWeights:
-    """The weights that a context multiplies with, found while it computes one token. Must exist as long as it."""
+class WantedWeights(NamedTuple):
+    """Weights by their tensor and the name of the type of buffer it is in."""
 
-    def __init__(self, wants: Callable[[Tensor, bytes], bool], *, with_experts: bool) -> None:
-        """Look for what it `wants`: a tensor, and the name of the type of buffer it is in."""
-        self._wants = wants
+    wants: Callable[[Tensor, bytes], bool]
+    with_experts: bool
+
+
+class UsedWeights:
+    """The weights of a model that a context multiplies with, found while it computes one token. Must exist as long as
+    that context, and is asked while the model exists."""
+
+    def __init__(self) -> None:
         self.callback = lib.ggml_backend_sched_eval_callback(self._on_node)
-        self._found: dict[int, None] = {}  # in their order
+        self._found: dict[int, tuple[bytes, bool]] = {}  # the memory of tensors, and whether of experts, in their order
         self._viewed: set[int] = set()
-        self._products = frozenset(ggml_ops("MUL_MAT", *(["MUL_MAT_ID"] if with_experts else [])).values())
+        ops = ggml_ops("MUL_MAT", "MUL_MAT_ID")
+        self._products, self._of_experts = frozenset(ops.values()), ops["MUL_MAT_ID"]
         self._type_of = ggml_function("ggml_backend_buffer_get_type", c_void_p, c_void_p)
         self._name_of = ggml_function("ggml_backend_buft_name", c_char_p, c_void_p)
 
-    @property
-    def addresses(self) -> tuple[int, ...]:
-        """Addresses of tensors. One of which a graph has views is none of them: those keep the pointer to its data."""
-        return tuple(address for address in self._found if address not in self._viewed)
+    def addresses(self, wanted: WantedWeights) -> tuple[int, ...]:
+        """Return the addresses of the `wanted` tensors. One of which a graph has views is none of them: those keep the
+        pointer to its data."""
+        return tuple(
+            address
+            for address, (memory, is_expert) in self._found.items()
+            if address not in self._viewed
+            and (wanted.with_experts or not is_expert)
+            and wanted.wants(Tensor.from_address(address), memory)
+        )
 
     def _on_node(self, address: int, is_asking: bool, _data: object) -> bool:
         """Search a product's weights, and never want its result."""
@@ -108,34 +121,35 @@ class UsedWeights:
             while weights.view_src:
                 weights = weights.view_src.contents
                 self._viewed.add(ctypes.addressof(weights))
-            if weights.buffer and self._wants(weights, self._name_of(self._type_of(weights.buffer))):
-                self._found[ctypes.addressof(weights)] = None
+            if weights.buffer and has_weights(weights.buffer):  # tensors of the context are gone after it
+                memory = self._name_of(self._type_of(weights.buffer))
+                self._found[ctypes.addressof(weights)] = (memory, node.op == self._of_experts)
         return not is_asking
 
 
-def repacked_weights(types: Collection[int] = PLAIN_TYPES) -> UsedWeights:
-    """Return what finds the repacked weights of `types`."""
-    return UsedWeights(lambda tensor, memory: tensor.type in types and memory in _REPACKED, with_experts=True)
+def repacked_weights(types: Collection[int] = PLAIN_TYPES) -> WantedWeights:
+    """Return the repacked weights of `types`."""
+    return WantedWeights(lambda tensor, memory: tensor.type in types and memory in _REPACKED, with_experts=True)
 
 
-def copied_weights(copies: Mapping[str, str]) -> UsedWeights:
-    """Return what finds the weights that have one of the `copies`, by the name of their type, as the file has them."""
+def copied_weights(copies: Mapping[str, str]) -> WantedWeights:
+    """Return the weights that have one of the `copies`, by the name of their type, as the file has them."""
 
     def wants(tensor: Tensor, memory: bytes) -> bool:
         name = tensor.name.decode("utf-8", "replace")
         return memory in _ON_HOST and is_copied(TensorInfo(name, tuple(tensor.ne), tensor.type, 0, 0), copies)
 
-    return UsedWeights(wants, with_experts=False)
+    return WantedWeights(wants, with_experts=False)
 
 
-def weights_as_in_file(types: Collection[str]) -> UsedWeights:
-    """Return what finds the weights of `types`, by their names, as the file has them. Not of experts, each of which few
+def weights_as_in_file(types: Collection[str]) -> WantedWeights:
+    """Return the weights of `types`, by their names, as the file has them. Not of experts, each of which few
     tokens are multiplied with."""
 
     def wants(tensor: Tensor, memory: bytes) -> bool:
         return memory in _ON_HOST and TENSOR_TYPES[tensor.type].name in types
 
-    return UsedWeights(wants, with_experts=False)
+    return WantedWeights(wants, with_experts=False)
 
 
 def allow_tiles(tensor: Tensor, *, are_allowed: bool) -> None:

@@ -16,7 +16,7 @@ import numpy as np
 from app.engine.backend import Chunk
 from app.engine.llama import LlamaModel
 from app.engine.llama.eval_callback import Tensor
-from app.engine.llama.step_weights import repacked_weights
+from app.engine.llama.step_weights import UsedWeights, repacked_weights
 from app.engine.messages import EngineConfig
 from app.engine.tuning.tune_results import RuntimeSettings
 from offload.placement.load_parameters import ON_HOST
@@ -29,11 +29,14 @@ PROMPT = list(range(10, 50))
 
 def repacked(path: Path, types: tuple[str, ...], *, extra_buffers: bool = True) -> tuple[list[str], np.ndarray]:
     """Return the types of the repacked weights, and logits."""
-    found = repacked_weights(range(64))
+    found = UsedWeights()
     loaded = LlamaModel(path, ON_HOST, extra_buffers, lambda _fraction: True, repacked_types=types)
     with closing(loaded) as model, closing(model.context(CONFIG, SETTING, found)) as backend:
         backend.decode([Chunk(0, 0, PROMPT, 1)])
-        names = {TENSOR_TYPES[Tensor.from_address(address).type].name for address in found.addresses}
+        names = {
+            TENSOR_TYPES[Tensor.from_address(address).type].name
+            for address in found.addresses(repacked_weights(range(64)))
+        }
         return sorted(names), backend.logits(len(PROMPT) - 1)
 
 
