@@ -231,7 +231,7 @@ class JobManager:
         """Interrupt the jobs nobody waits for, where one that somebody waits for needs what they have."""
         wanted = {each for job in self._waiting.values() if not is_background(job) for each in resources_of(job)}
         for job_id, run in self._runs.items():
-            if job_id not in self._yielding and is_background(run.options) and wanted & resources_of(run.options):
+            if not run.is_cancelled and is_background(run.options) and wanted & resources_of(run.options):
                 self._yielding.add(job_id)
                 run.cancel()
 

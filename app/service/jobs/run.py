@@ -187,7 +187,7 @@ class JobRun:
         self._batch_key = batch_key
         self._running = RunningJob.begun(job, time.time())
         self._process: ChildProcess | None = None
-        self._is_cancelled = False
+        self.is_cancelled = False
 
     async def to_end(self) -> Job:
         """Run the job and return it ended, in whatever way. Cancelled, it is "interrupted": the service ends."""
@@ -204,7 +204,7 @@ class JobRun:
 
     def cancel(self) -> None:
         """Interrupt the verb as Ctrl-C does, without waiting for its end."""
-        self._is_cancelled = True
+        self.is_cancelled = True
         if self._process is not None:
             self._process.write(b"\n")
             self._process.kill_after(_GRACE_S)
@@ -238,7 +238,7 @@ class JobRun:
         if self.options.kind not in _FULL_PRIORITY:
             lower_priority(process.pid, is_lowest=is_background(self.options))
         try:
-            if self._is_cancelled:  # during the start
+            if self.is_cancelled:  # during the start
                 self.cancel()
             async for line in process.lines():
                 self._handle(line)
@@ -246,7 +246,7 @@ class JobRun:
             status = await process.end(_GRACE_S)
         if status == 0:
             return "done"
-        if self._is_cancelled:
+        if self.is_cancelled:
             return "cancelled"
         self._running = self._running.died(status, process.stderr.lines)
         return "failed"

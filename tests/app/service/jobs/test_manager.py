@@ -368,9 +368,9 @@ async def test_a_copy_that_drafts_is_made_behind_all_other_jobs_and_once(
     assert len(order) == 3
 
 
-@pytest.mark.parametrize("is_cancelled", [False, True])
+@pytest.mark.parametrize("cancelled", ["never", "before it stops", "while it stops"])
 async def test_a_copy_that_is_made_stops_for_a_job_that_somebody_waits_for_and_goes_on_after_it(
-    opened: Opened, tmp_path: Path, tiny_model: Path, is_cancelled: bool
+    opened: Opened, tmp_path: Path, tiny_model: Path, cancelled: str
 ) -> None:
     slow = tmp_path / "slow.gguf"
     shutil.copy(tiny_model, slow)
@@ -382,15 +382,17 @@ async def test_a_copy_that_is_made_stops_for_a_job_that_somebody_waits_for_and_g
         pull = await jobs.start(PullOptions(reference="some/model"))  # needs nothing that the copy has
         assert (await end_of(jobs, pull)).state == "done"
         assert jobs.find(copy.id).state == "running"
+        if cancelled == "before it stops":
+            jobs.cancel(copy.id)
         asked = await jobs.start(TuneOptions(model="asked"))
-        if is_cancelled:
+        if cancelled == "while it stops":
             jobs.cancel(copy.id)
         assert (await end_of(jobs, asked)).state == "done"
         copy = await end_of(jobs, copy)
-        assert copy.state == ("cancelled" if is_cancelled else "done")
+        assert copy.state == ("done" if cancelled == "never" else "cancelled")
         assert copy.error is None
     order = (tmp_path / "order").read_text().split()
-    assert [order[0], *order[2:]] == ["wait", "asked", *([] if is_cancelled else ["copied"])]
+    assert [order[0], *order[2:]] == ["wait", "asked", *(["copied"] if cancelled == "never" else [])]
 
 
 async def test_a_copy_that_was_cancelled_is_not_made_by_itself_again(opened: Opened, tiny_model: Path) -> None:
