@@ -131,15 +131,11 @@ def _serve(door: socket.socket) -> NoReturn:
         signal.set_wakeup_fd(-1)
         signal.signal(signal.SIGINT, signal.SIG_IGN)
         os.chdir("/")
-        kept, nothing = os.dup2(door.detach(), 3), os.open(os.devnull, os.O_RDWR)
-        for number in range(3):
-            os.dup2(nothing, number)
-        _leave_files(kept=(0, 1, 2, kept))
+        _leave_files(kept=[door.fileno()])
         logging.getLogger().handlers.clear()  # pytest's, which would keep what a child logs
         for name in _IMPORTS:
             importlib.import_module(name)
         gc.freeze()
-        door = socket.socket(fileno=kept)
         while (received := socket.recv_fds(door, 1, 3))[0]:
             files = received[1]
             request = json.loads(_line(door))

@@ -165,22 +165,24 @@ class UntiledWeights:
     def __init__(self, addresses: Iterable[int], tiled_from: Mapping[str, int]) -> None:
         found = [Tensor.from_address(address) for address in addresses]
         self._tensors = [(each, each.name in _OUTPUTS, tiled_from[TENSOR_TYPES[each.type].name]) for each in found]
-        self._are_left_out = False
+        self._left_alone: list[Tensor] = []
 
     def choose(self, n_tokens: int, n_logits: int) -> None:
         """Leave the tiled kernels out of the next step where that is faster, until `reset`."""
-        if n_tokens < TILED_FROM:
+        if n_tokens < TILED_FROM:  # as of every answer alone
             return
-        self._are_left_out = True
-        for tensor, is_output, below in self._tensors:
-            if TILED_FROM <= (n_logits if is_output else n_tokens) < below:
-                allow_tiles(tensor, are_allowed=False)
+        self._left_alone = [
+            tensor
+            for tensor, is_output, below in self._tensors
+            if TILED_FROM <= (n_logits if is_output else n_tokens) < below
+        ]
+        for tensor in self._left_alone:
+            allow_tiles(tensor, are_allowed=False)
 
     def reset(self) -> None:
-        if self._are_left_out:
-            for tensor, _, _ in self._tensors:
-                allow_tiles(tensor, are_allowed=True)
-            self._are_left_out = False
+        for tensor in self._left_alone:
+            allow_tiles(tensor, are_allowed=True)
+        self._left_alone = []
 
 
 class _Place(NamedTuple):

@@ -122,7 +122,7 @@ class TypeBench:
         plain = self._products(case, 0, _TILED_COLUMNS, is_tiled=False)
         if tiled is None or plain is None:
             return TILED_FROM
-        rows = zip(_TILED_COLUMNS, tiled[-len(_TILED_COLUMNS) :], plain[-len(_TILED_COLUMNS) :], strict=True)
+        rows = zip(_TILED_COLUMNS, tiled[2:], plain[2:], strict=True)
         pays = (n for n, tiled_s, plain_s in rows if plain_s > (1 - _LEAST_SAVED) * tiled_s)
         return next(pays, _TILED_FOR_CERTAIN)
 

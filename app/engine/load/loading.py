@@ -280,9 +280,8 @@ def _prepare(path: Path, requested: EngineConfig, cache_dir: Path, listener: Loa
     copies: tuple[tuple[str, str], ...] = ()
     if config.copies_weights and not with_head and not devices.has_gpu:
         copies = copies_to_make(tensors_of(header), cache_dir, config.n_threads, is_safe=tested.is_safe)
-    tiled_from: Mapping[str, int] = {}
-    if not devices.has_gpu:
-        tiled_from = tiles_to_leave_out(tensors_of(header), cache_dir, config.n_threads, is_safe=tested.is_safe)
+    in_file = () if devices.has_gpu else tensors_of(header)
+    tiled_from = tiles_to_leave_out(in_file, cache_dir, config.n_threads, is_safe=tested.is_safe)
     choice = choose_setting(
         tuned.measured(tuned_as),
         tuned.work(tuned_as),

@@ -71,14 +71,17 @@ def tiles_to_leave_out(
 ) -> Mapping[str, int]:
     """Return below how many rows ggml's tiled kernels are slower than its others, by the names of types of `tensors`
     that are not repacked, once what was not measured of them is. Raises EngineError."""
-    table = prompt_table(cache_dir, n_threads)
     n_weights: dict[str, int] = {}
     for tensor in tensors:
         name = TENSOR_TYPES[tensor.type_id].name
-        is_repacked = is_safe and table.has_path(kind_of(name, is_repacked=True))
-        if name in TILED_TYPES and not is_repacked and len(tensor.shape) == 2:
+        if name in TILED_TYPES and len(tensor.shape) == 2:
             n_weights[name] = n_weights.get(name, 0) + tensor.n_elements
     names = {name for name, count in n_weights.items() if count >= _NOTABLE_WEIGHTS}
+    if names and is_safe:
+        table = prompt_table(cache_dir, n_threads)
+        names = {name for name in names if not table.has_path(kind_of(name, is_repacked=True))}
+    if not names:
+        return {}
     tables = TypeTables(cache_dir)
     known = tables.tiled_from()
     if missing := sorted(names - known.keys()):

@@ -259,9 +259,8 @@ def _prepare(
         plain_from=plain_from,
         repacked_types=() if devices.has_gpu else _repacked_types(header, cache_dir, default.n_threads),
     )
-    tiled_from: Mapping[str, int] = {}
-    if not devices.has_gpu:
-        tiled_from = tiles_to_leave_out(tensors_of(header), cache_dir, n_threads, is_safe=is_safe)
+    in_file = () if devices.has_gpu else tensors_of(header)
+    tiled_from = tiles_to_leave_out(in_file, cache_dir, n_threads, is_safe=is_safe)
     return devices, tuned, first, tiled_from
 
 
