@@ -35,7 +35,6 @@ def _missing(path: Path) -> Iterator[str]:
                 yield f"{path.name}: {node.module}.{alias.name}"
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("folder", ["bench", "battery"])
 def test_benchmarks_import_only_what_exists(folder: str) -> None:
     missing = [text for path in sorted((_ROOT / "tests" / folder).rglob("*.py")) for text in _missing(path)]

@@ -85,7 +85,6 @@ async def test_a_chat_stops_survives_a_dead_worker_and_leaves_nothing_running(se
     assert set(living_children()) <= before
 
 
-@pytest.mark.slow
 async def test_a_service_that_is_killed_while_nobody_asks_it_anything_is_there_again_by_itself(settings, user_of):
     connection = ServiceConnection(local_service(settings), settings.model)
     app = LocalllmApp(connection, settings=settings)
@@ -102,7 +101,6 @@ async def test_a_service_that_is_killed_while_nobody_asks_it_anything_is_there_a
         await user.sees("a second", "ready")
 
 
-@pytest.mark.slow
 async def test_reasoning_is_separated_by_the_service(settings, tmp_path, user_of):
     template = "{% for message in messages %}{{ message.content }}{% endfor %}</think><think>"
     model = tiny_llama(tmp_path / "thinker.gguf", lambda writer: writer.add_chat_template(template))
@@ -113,7 +111,6 @@ async def test_reasoning_is_separated_by_the_service(settings, tmp_path, user_of
         await user.sees("▸ thought for", "tokens", "ready")
 
 
-@pytest.mark.slow
 async def test_an_idle_service_names_the_chat_after_its_first_answer(settings, tmp_path, user_of):
     def title() -> str:
         with ChatStore(tmp_path) as store:
@@ -129,7 +126,6 @@ async def test_an_idle_service_names_the_chat_after_its_first_answer(settings, t
             await user.until(lambda: title() != "Hello there", "the chat got no title")
 
 
-@pytest.mark.slow
 async def test_missing_model_is_reported_and_another_can_be_chosen(settings, tmp_path, user_of):
     missing = str(tmp_path / "missing.gguf")
     connection = ServiceConnection(local_service(replace(settings, model=missing)), missing)

@@ -14,7 +14,6 @@ from tests.tui.model_scenes import client_with_models
 pytestmark = pytest.mark.slow
 
 
-@pytest.mark.slow
 async def test_every_smaller_terminal_is_laid_out_as_the_smallest(open_app):
     """What holds for every screen is therefore tested with few of these sizes."""
     async with open_app(ScriptedClient()) as user:
@@ -27,7 +26,6 @@ async def test_every_smaller_terminal_is_laid_out_as_the_smallest(open_app):
             assert user.app.failure is None, (width, height)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(  # 2 is laid out as 12, and nothing is drawn
     ("width", "key"), zip(cycle((2, 12)), ["f5", "f6", "f7", "f8", "f9", "f10", "ctrl+p", "f1"], strict=False)
 )
@@ -40,7 +38,6 @@ async def test_a_screen_can_be_opened_and_left_in_a_narrow_terminal(open_app, wi
         await user.until(lambda: "Chat" in user.screen_text or "guide" in user.screen_text, "nothing is drawn")
 
 
-@pytest.mark.slow
 async def test_what_is_typed_in_a_narrow_terminal_is_kept(open_app):
     async with open_app(ScriptedClient()) as user:
         await user.sees("ready")
@@ -51,7 +48,6 @@ async def test_what_is_typed_in_a_narrow_terminal_is_kept(open_app):
         await user.sees("hello /w @x")
 
 
-@pytest.mark.slow
 @pytest.mark.skipif(sys.platform == "win32", reason="pseudo-terminals are POSIX")
 def test_a_window_made_narrow_and_wide_again_shows_the_same_and_ends_narrow(tmp_path):
     from tests.tui.pseudo_terminal import PseudoTerminal

@@ -57,7 +57,6 @@ def test_screen_looks_as_drawn(snap_compare, user_of, name: str, size: tuple[int
     assert snap_compare(scene.app(theme), terminal_size=size, run_before=walk) or IS_DRAWN_OTHERWISE
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("theme", ["textual-dark", pytest.param("textual-light", marks=DRAWN_AS_HERE)])
 def test_chats_at_the_side_look_as_drawn(snap_compare, user_of, theme: str):
     scene = SCENES_BY_NAME["sidebar"]
@@ -65,7 +64,6 @@ def test_chats_at_the_side_look_as_drawn(snap_compare, user_of, theme: str):
     assert snap_compare(scene.app(theme), terminal_size=(140, 40), run_before=walk) or IS_DRAWN_OTHERWISE
 
 
-@pytest.mark.slow
 @DRAWN_AS_HERE
 @pytest.mark.parametrize("name", ["answered", "settings"])
 def test_screen_in_high_contrast_looks_as_drawn(snap_compare, user_of, name: str):

@@ -33,7 +33,6 @@ def environment(tmp_path):
     }
 
 
-@pytest.mark.slow
 def test_ctrl_z_goes_to_the_shell_and_fg_comes_back_to_the_same_screen(environment, tmp_path):
     (tmp_path / "data").mkdir()
     (tmp_path / "data" / "welcome-seen").touch()
@@ -59,7 +58,6 @@ def test_ctrl_z_goes_to_the_shell_and_fg_comes_back_to_the_same_screen(environme
         terminal.sees(PROMPT, since=returned)
 
 
-@pytest.mark.slow
 def test_ctrl_z_stays_where_no_shell_could_bring_the_app_back(environment, tmp_path):
     (tmp_path / "data").mkdir()
     (tmp_path / "data" / "welcome-seen").touch()

@@ -25,7 +25,6 @@ REPAIR = (
 )
 
 
-@pytest.mark.slow
 async def test_a_repair_runs_with_approval_and_each_step_restores_bytes(tmp_path: Path):
     folder = tmp_path / "project"
     folder.mkdir()

@@ -43,7 +43,6 @@ KINDS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
 }
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("kind", KINDS)
 def test_text_becomes_the_same_tokens(kind: str, tmp_path: Path) -> None:
     folder = write(tmp_path, *KINDS[kind])

@@ -16,7 +16,6 @@ pytestmark = pytest.mark.slow
 THOUGHTFUL = ScriptedReply(thoughts=("Hm, ", "cats?\x1b[2J "), deltas=("Yes", ", cats."))
 
 
-@pytest.mark.slow
 async def test_thoughts_are_one_line_that_a_key_opens_and_folds(open_app):
     async with open_app(ScriptedClient(THOUGHTFUL)) as user:
         await user.asks("Cats?")
@@ -28,7 +27,6 @@ async def test_thoughts_are_one_line_that_a_key_opens_and_folds(open_app):
         await user.no_longer_sees("Hm, cats?")
 
 
-@pytest.mark.slow
 async def test_a_click_opens_the_thoughts(open_app):
     async with open_app(ScriptedClient(THOUGHTFUL)) as user:
         await user.asks("Cats?")
@@ -50,7 +48,6 @@ async def test_thoughts_that_are_open_grow_while_the_model_thinks(open_app):
         await user.sees("One. Two.", "Done.", "▾ thought for 0.0 s, 2 tokens", "ready")
 
 
-@pytest.mark.slow
 async def test_thoughts_are_saved_and_never_sent_back(open_app, tmp_path):
     async with (
         SqliteChatRepository(tmp_path) as repository,
@@ -70,7 +67,6 @@ async def test_thoughts_are_saved_and_never_sent_back(open_app, tmp_path):
     assert [message.content for message in client.requests[0]] == ["Cats?", "Yes, cats.", "And dogs?"]
 
 
-@pytest.mark.slow
 async def test_an_answer_stopped_while_thinking_keeps_its_thoughts_and_their_figures(open_app, tmp_path):
     client = ScriptedClient(ScriptedReply(thoughts=("One. ", "Two."), pause_after=2))
     async with SqliteChatRepository(tmp_path) as repository, open_app(client, repository=repository) as user:
@@ -95,7 +91,6 @@ async def test_an_answer_without_thoughts_is_reported(open_app):
 ENDED = replace(COMPLETED, n_cut_reasoning_tokens=37)
 
 
-@pytest.mark.slow
 async def test_a_key_ends_a_running_thought_and_the_answer_begins(open_app, tmp_path):
     reply = ScriptedReply(thoughts=("One. ", "Enough."), deltas=("Done.",), ending=ENDED, pause_after=1)
     client = ScriptedClient(reply)
@@ -123,7 +118,6 @@ async def test_a_word_ends_a_running_thought_too(open_app):
         assert client.ended_thoughts == ["answer-1"]
 
 
-@pytest.mark.slow
 async def test_how_much_to_think_is_kept_with_the_chat_and_shown(open_app, tmp_path):
     client = ScriptedClient()
     async with SqliteChatRepository(tmp_path) as repository, open_app(client, repository=repository) as user:

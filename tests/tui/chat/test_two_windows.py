@@ -30,7 +30,6 @@ def _ask(store: ChatStore, question: str, answer: str) -> None:
     store.messages.add(chat.id, asked.id, MessageContent(role="assistant", content=answer, model="guide"))
 
 
-@pytest.mark.slow
 async def test_a_question_beside_another_window_says_that_it_begins_a_branch_and_goes_to_the_newest_on_request(
     open_app, tmp_path, other_window
 ):
@@ -55,7 +54,6 @@ async def test_a_question_beside_another_window_says_that_it_begins_a_branch_and
     ]
 
 
-@pytest.mark.slow
 async def test_a_question_is_no_branch_where_another_window_wrote_elsewhere_in_the_chat(
     open_app, tmp_path, other_window
 ):
@@ -74,7 +72,6 @@ async def test_a_question_is_no_branch_where_another_window_wrote_elsewhere_in_t
         await user.sees("This is the newest message.")
 
 
-@pytest.mark.slow
 async def test_who_comes_back_to_a_window_sees_what_another_one_wrote(open_app, tmp_path, other_window):
     client = ScriptedClient()
     async with SqliteChatRepository(tmp_path) as repository, open_app(client, repository=repository) as user:
@@ -108,7 +105,6 @@ def _end(store: ChatStore, chat_id: int, message: Message, content: str) -> None
     store.writers.mark(chat_id, None)
 
 
-@pytest.mark.slow
 async def test_an_answer_of_another_window_is_followed_until_it_ends_and_cannot_be_continued(
     open_app, tmp_path, other_window
 ):
@@ -126,7 +122,6 @@ async def test_an_answer_of_another_window_is_followed_until_it_ends_and_cannot_
         await user.no_longer_sees("◐")
 
 
-@pytest.mark.slow
 async def test_an_answer_was_stopped_once_its_window_is_dead(open_app, tmp_path, other_window):
     client = ScriptedClient(ScriptedReply(deltas=(" on",)))
     _begin(other_window, "from there", "Half")
@@ -139,7 +134,6 @@ async def test_an_answer_was_stopped_once_its_window_is_dead(open_app, tmp_path,
         await user.sees("Half on", "ready")
 
 
-@pytest.mark.slow
 async def test_a_question_waits_for_the_end_of_another_windows_answer(open_app, tmp_path, other_window):
     client = ScriptedClient(ScriptedReply(deltas=("Mine.",)))
     chat_id, message = _begin(other_window, "from there", "Half")
@@ -156,7 +150,6 @@ async def test_a_question_waits_for_the_end_of_another_windows_answer(open_app, 
     assert [message.content for message in client.requests[0]] == ["from there", "Half of it.", "mine"]
 
 
-@pytest.mark.slow
 async def test_a_question_that_waits_for_another_window_can_be_taken_back(open_app, tmp_path, other_window):
     client = ScriptedClient()
     _begin(other_window, "from there", "Half")
@@ -169,7 +162,6 @@ async def test_a_question_that_waits_for_another_window_can_be_taken_back(open_a
     assert client.requests == []
 
 
-@pytest.mark.slow
 async def test_a_question_that_waits_follows_the_next_question_of_the_other_window(open_app, tmp_path, other_window):
     client = ScriptedClient(ScriptedReply(deltas=("Mine.",)))
     chat_id, message = _begin(other_window, "from there", "Half")
@@ -185,7 +177,6 @@ async def test_a_question_that_waits_follows_the_next_question_of_the_other_wind
     assert [each.content for each in client.requests[0]] == ["from there", "Whole.", "and then", "Next.", "mine"]
 
 
-@pytest.mark.slow
 async def test_other_windows_know_of_an_answer_as_long_as_it_runs(open_app, tmp_path, other_window):
     client = ScriptedClient(ScriptedReply(deltas=("Half", " done."), pause_after=1))
     async with SqliteChatRepository(tmp_path) as repository, open_app(client, repository=repository) as user:
@@ -203,7 +194,6 @@ async def test_other_windows_know_of_an_answer_as_long_as_it_runs(open_app, tmp_
         await user.until(lambda: not other_window.writers.of_chat(chat.id), "it is still marked")
 
 
-@pytest.mark.slow
 async def test_undo_and_delete_wait_for_the_end_of_another_windows_answer(open_app, tmp_path, other_window):
     chat_id, message = _begin(other_window, "from there", "Half")
     async with SqliteChatRepository(tmp_path) as repository, open_app(ScriptedClient(), (120, 30), repository) as user:

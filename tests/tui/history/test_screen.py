@@ -43,7 +43,6 @@ def titles(store: ChatStore) -> list[str]:
     return [chat.title for chat in store.chats.page()]
 
 
-@pytest.mark.slow
 async def test_chats_are_found_while_words_are_typed_and_enter_opens_one(open_app, store, tmp_path):
     keep(store, "Dinner", "we cook aubergines with garlic")
     keep(store, "Work", "quantize the model")
@@ -61,7 +60,6 @@ async def test_chats_are_found_while_words_are_typed_and_enter_opens_one(open_ap
         await user.sees("we cook aubergines with garlic", "Ask something")
 
 
-@pytest.mark.slow
 async def test_who_comes_back_sees_all_chats_and_who_answers_a_dialog_still_the_search(open_app, store, tmp_path):
     keep(store, "Dinner", "we cook aubergines")
     keep(store, "Work", "quantize the model")
@@ -102,7 +100,6 @@ def keep_long_chat(store: ChatStore) -> None:
     store.transcripts.insert(Transcript(chat, tuple(messages)))
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("word", ["greenhouse", "trellis", "203"], ids=["another branch", "far above", "the last one"])
 async def test_what_was_found_is_opened_at_its_message(open_app, store, tmp_path, word):
     keep(store, "Another", age_days=1)
@@ -131,7 +128,6 @@ def _selected(user) -> str:
     return "\n".join(line for line in user.screen_text.splitlines() if line.startswith(" ┃"))
 
 
-@pytest.mark.slow
 async def test_letters_are_text_in_the_search_which_escape_empties_before_it_goes_to_the_chat(open_app, store):
     keep(store, "Dinner")
     async with open_app(ScriptedClient()) as user:
@@ -149,7 +145,6 @@ async def test_letters_are_text_in_the_search_which_escape_empties_before_it_goe
     assert not store.chats.page()[0].is_pinned
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("key", ["r", "R"])  # a model is renamed by R
 async def test_a_chat_is_renamed_but_not_to_nothing_and_its_duplicate_is_listed_next_to_it(open_app, store, key):
     keep(store, "Old")
@@ -168,7 +163,6 @@ async def test_a_chat_is_renamed_but_not_to_nothing_and_its_duplicate_is_listed_
     assert titles(store) == ["New", "New"]
 
 
-@pytest.mark.slow
 async def test_a_deleted_chat_is_forgotten_by_the_service_and_comes_back_with_u(open_app, store):
     keep(store, "Precious")
     (chat,) = store.chats.page()
@@ -186,7 +180,6 @@ async def test_a_deleted_chat_is_forgotten_by_the_service_and_comes_back_with_u(
     assert client.forgotten_keys == [chat.prompt_cache_key]
 
 
-@pytest.mark.slow
 async def test_pinned_chats_come_first_and_archived_ones_have_their_own_list(open_app, store):
     keep(store, "First", age_days=2)
     keep(store, "Second", age_days=1)
@@ -205,7 +198,6 @@ async def test_pinned_chats_come_first_and_archived_ones_have_their_own_list(ope
     assert [chat.is_archived for chat in store.chats.page()] == [False, False]
 
 
-@pytest.mark.slow
 async def test_the_list_is_narrowed_by_model_and_age(open_app, store):
     keep(store, "Old", model="qwen", age_days=40)
     keep(store, "New", model="guide")
@@ -239,7 +231,6 @@ def slow_disk(monkeypatch: pytest.MonkeyPatch) -> Iterator[threading.Event]:
     goes_on.set()
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("ending", ["md", "json", "html"])
 async def test_a_long_export_shows_how_far_it_is_and_leaves_a_whole_file(open_app, store, tmp_path, slow_disk, ending):
     keep_long_chat(store)
@@ -262,7 +253,6 @@ async def test_a_long_export_shows_how_far_it_is_and_leaves_a_whole_file(open_ap
         assert len(chat.transcript.messages) == 203
 
 
-@pytest.mark.slow
 async def test_escape_stops_a_long_export_and_no_file_is_left(open_app, store, tmp_path, slow_disk):
     keep_long_chat(store)
     (tmp_path / "out").mkdir()
@@ -281,7 +271,6 @@ async def test_escape_stops_a_long_export_and_no_file_is_left(open_app, store, t
     assert list((tmp_path / "out").iterdir()) == []
 
 
-@pytest.mark.slow
 async def test_a_chat_is_exported_as_the_name_ends_and_one_that_cannot_be_leaves_the_line(open_app, store, tmp_path):
     keep(store, "Soup", "hot")
     async with open_app(ScriptedClient()) as user:
@@ -303,7 +292,6 @@ async def test_a_chat_is_exported_as_the_name_ends_and_one_that_cannot_be_leaves
         await user.no_longer_sees("Export the chat")
 
 
-@pytest.mark.slow
 async def test_chats_of_a_file_are_imported_and_skipped_ones_are_reported(open_app, store, tmp_path):
     path = tmp_path / "chats.json"
     path.write_text(json.dumps([{"messages": [{"role": "user", "content": "a borrowed question"}]}, {"no": "chat"}]))
@@ -320,7 +308,6 @@ def keep_many(store: ChatStore, n_chats: int) -> None:
         keep(store, f"Number {number:03}", "needle", age_days=n_chats - number)
 
 
-@pytest.mark.slow
 async def test_more_chats_are_loaded_near_the_end_of_the_list(open_app, store):
     keep_many(store, 120)
     async with open_app(ScriptedClient()) as user:
@@ -330,7 +317,6 @@ async def test_more_chats_are_loaded_near_the_end_of_the_list(open_app, store):
         await user.sees("100 chats shown, more below")
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("typed", ["", "needle"], ids=["the list", "what was found"])
 async def test_end_goes_to_the_last_of_all_chats_and_home_to_the_first(open_app, store, typed):
     keep_many(store, 420)
@@ -352,7 +338,6 @@ async def test_end_goes_to_the_last_of_all_chats_and_home_to_the_first(open_app,
         assert chats.row.chat.title == "Number 000"
 
 
-@pytest.mark.slow
 async def test_a_list_that_was_whole_is_whole_when_it_is_read_again(open_app, store):
     keep_many(store, 60)
     async with open_app(ScriptedClient()) as user:
@@ -365,7 +350,6 @@ async def test_a_list_that_was_whole_is_whole_when_it_is_read_again(open_app, st
         assert "so far" not in user.screen_text
 
 
-@pytest.mark.slow
 async def test_pages_that_are_not_loaded_yet_can_be_scrolled_to(open_app, store):
     keep_many(store, 200)
     async with open_app(ScriptedClient()) as user:
@@ -384,7 +368,6 @@ async def test_pages_that_are_not_loaded_yet_can_be_scrolled_to(open_app, store)
         )
 
 
-@pytest.mark.slow
 async def test_who_turns_back_on_the_way_to_the_end_is_not_led_there(open_app, store, monkeypatch):
     keep_many(store, 120)
     may_read = asyncio.Event()
@@ -403,7 +386,6 @@ async def test_who_turns_back_on_the_way_to_the_end_is_not_led_there(open_app, s
         assert user.app.screen.chat_list.row.chat.title == "Number 071"
 
 
-@pytest.mark.slow
 async def test_a_search_reads_no_more_than_a_page_after_a_long_list(open_app, store):
     keep_many(store, 120)
     async with open_app(ScriptedClient()) as user:
@@ -413,7 +395,6 @@ async def test_a_search_reads_no_more_than_a_page_after_a_long_list(open_app, st
         await user.sees("50 chats shown, more below")
 
 
-@pytest.mark.slow
 async def test_a_chat_that_moves_while_the_list_is_read_is_listed_once(open_app, store):
     keep_many(store, 120)
     store.chats.pin(100, True)
@@ -426,7 +407,6 @@ async def test_a_chat_that_moves_while_the_list_is_read_is_listed_once(open_app,
         await user.sees("The last one", "120 chats")
 
 
-@pytest.mark.slow
 async def test_what_a_chat_is_called_reaches_the_terminal_as_plain_text(open_app, store):
     keep(store, "[red]not markup[/red]\x1b[31m\x9b2J\u202e end", "needle \x1b]8;;http://bad\x07[b]link[/b]")
     async with open_app(ScriptedClient()) as user:
@@ -448,7 +428,6 @@ async def test_a_damaged_store_is_reported_and_the_screen_stays(open_app, tmp_pa
         assert "restore a backup" in said
 
 
-@pytest.mark.slow
 async def test_words_in_one_burst_after_the_slash_are_searched_for_and_command_nothing(open_app):
     async with open_app(ScriptedClient()) as user:
         await user.presses("f5")

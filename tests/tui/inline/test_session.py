@@ -77,7 +77,6 @@ def _n_running(service: psutil.Process) -> int:
     return n_running
 
 
-@pytest.mark.slow
 def test_questions_and_commands_of_an_unsaved_chat_leave_no_trace(environment):
     with Typist(environment, "run", "--stats") as typist:
         assert "ask a question" in typist.read_until(PROMPT)
@@ -92,7 +91,6 @@ def test_questions_and_commands_of_an_unsaved_chat_leave_no_trace(environment):
     assert _stored(environment) == []
 
 
-@pytest.mark.slow
 def test_ctrl_c_at_the_prompt_says_how_to_leave(environment):
     with Typist(environment, "run") as typist:
         typist.read_until(PROMPT)
@@ -104,7 +102,6 @@ def test_ctrl_c_at_the_prompt_says_how_to_leave(environment):
         assert typist.leaves() == 0
 
 
-@pytest.mark.slow
 def test_each_question_carries_the_conversation_until_a_new_one_begins(environment):
     def n_prompt_tokens() -> int:
         shown = typist.sends("hello")
@@ -121,7 +118,6 @@ def test_each_question_carries_the_conversation_until_a_new_one_begins(environme
         assert n_prompt_tokens() == first + len("<system>Be brief.\n")
 
 
-@pytest.mark.slow
 def test_a_chat_is_saved_and_continues_the_next_time_with_its_questions_to_recall(environment, far):
     chat = (*CHAT, "--connect", far.url)
     for _ in range(2):
@@ -147,7 +143,6 @@ def test_a_chat_is_saved_and_continues_the_next_time_with_its_questions_to_recal
         assert typist.leaves() == 0
 
 
-@pytest.mark.slow
 def test_a_paste_of_several_lines_is_one_question(environment, far):
     with Typist(environment, *CHAT, "--connect", far.url) as typist:
         typist.read_until(PROMPT)
@@ -161,7 +156,6 @@ def test_a_paste_of_several_lines_is_one_question(environment, far):
     assert [message["content"] for message in far.requests[0]["messages"]] == ["first line\nsecond line\nthe end"]
 
 
-@pytest.mark.slow
 def test_a_marked_paste_is_one_question_too_and_its_controls_are_nobodys(environment, far):
     with Typist({**environment, "TERM": "xterm"}, *CHAT, "--connect", far.url) as typist:
         typist.read_until(PROMPT)
@@ -175,7 +169,6 @@ def test_a_marked_paste_is_one_question_too_and_its_controls_are_nobodys(environ
     assert "\x1b]0;evil" not in typist.shown
 
 
-@pytest.mark.slow
 def test_commands_are_completed(environment, far):
     with Typist(environment, *CHAT, "--connect", far.url) as typist:
         typist.read_until(PROMPT)
@@ -183,7 +176,6 @@ def test_commands_are_completed(environment, far):
         assert "System prompt: Be kind." in typist.read_until(PROMPT)
 
 
-@pytest.mark.slow
 def test_ctrl_c_stops_an_answer_keeps_its_text_and_clears_a_line(environment, far):
     with Typist(environment, *CHAT, "--connect", far.url) as typist:
         typist.read_until(PROMPT)
@@ -208,7 +200,6 @@ def test_ctrl_c_stops_an_answer_keeps_its_text_and_clears_a_line(environment, fa
         assert typist.leaves() == 0
 
 
-@pytest.mark.slow
 def test_kill_9_in_mid_answer_leaves_what_was_shown_a_second_before(environment, far):
     with Typist(environment, *CHAT, "--connect", far.url) as typist:
         typist.read_until(PROMPT)
@@ -230,7 +221,6 @@ def test_kill_9_in_mid_answer_leaves_what_was_shown_a_second_before(environment,
     assert kept[3] == ("Half", MessageState.PARTIAL)
 
 
-@pytest.mark.slow
 def test_a_terminal_that_closes_keeps_the_answer_so_far(environment, far):
     with Typist(environment, *CHAT, "--connect", far.url) as typist:
         typist.read_until(PROMPT)
@@ -242,7 +232,6 @@ def test_a_terminal_that_closes_keeps_the_answer_so_far(environment, far):
     assert _stored(environment)[-1].content == "Half"
 
 
-@pytest.mark.slow
 def test_a_dead_worker_costs_one_answer(environment):
     with Typist(environment, *CHAT) as typist:
         typist.read_until(PROMPT)
@@ -258,7 +247,6 @@ def test_a_dead_worker_costs_one_answer(environment):
     assert _stored(environment)[-1].state is MessageState.FINISHED
 
 
-@pytest.mark.slow
 def test_a_lost_service_is_restarted_with_the_next_question(environment):
     with Typist(environment, *CHAT) as typist:
         typist.read_until(PROMPT)
@@ -268,7 +256,6 @@ def test_a_lost_service_is_restarted_with_the_next_question(environment):
         assert typist.leaves() == 0
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("plain", [{"NO_COLOR": "1"}, {"TERM": "dumb"}])
 def test_no_control_but_of_our_own_reaches_the_terminal(environment, far, plain):
     with Typist({**environment, "TERM": "xterm", **plain}, *CHAT, "--connect", far.url) as typist:
@@ -283,7 +270,6 @@ def test_no_control_but_of_our_own_reaches_the_terminal(environment, far, plain)
     assert "hm]52;c;x." in answer
 
 
-@pytest.mark.slow
 def test_thoughts_are_paler_where_there_are_colours(environment, far):
     with Typist({**environment, "TERM": "xterm"}, *CHAT, "--connect", far.url) as typist:
         typist.read_until(PROMPT)
@@ -294,7 +280,6 @@ def test_thoughts_are_paler_where_there_are_colours(environment, far):
     assert "\x1b[2mHm.\x1b[0m" in typist.shown
 
 
-@pytest.mark.slow
 def test_nothing_is_drawn_again_in_a_narrow_terminal(environment, far):
     with Typist(environment, *CHAT, "--connect", far.url, n_columns=20) as typist:
         typist.read_until(PROMPT)
@@ -307,14 +292,12 @@ def test_nothing_is_drawn_again_in_a_narrow_terminal(environment, far):
     assert "\r   " not in typist.shown, "a row that is overwritten"
 
 
-@pytest.mark.slow
 def test_a_model_that_is_not_there_is_a_sentence_and_status_1(environment):
     with Typist(environment, *CHAT, "-m", "gone.gguf") as typist:
         assert "gone.gguf" in typist.read_until("Check the path.")
         assert typist.process.wait(timeout=30) == 1
 
 
-@pytest.mark.slow
 def test_ctrl_d_in_the_middle_of_several_lines_leaves(environment, far):
     with Typist(environment, *CHAT, "--connect", far.url) as typist:
         typist.read_until(PROMPT)
@@ -324,7 +307,6 @@ def test_ctrl_d_in_the_middle_of_several_lines_leaves(environment, far):
         assert typist.process.wait(timeout=30) == 0
 
 
-@pytest.mark.slow
 def test_piped_text_is_a_question_to_the_chat_and_only_the_answer_is_printed(environment, far):
     def ask(question: str, *options: str) -> subprocess.CompletedProcess[str]:
         far.send("Yes.")
@@ -342,7 +324,6 @@ def test_piped_text_is_a_question_to_the_chat_and_only_the_answer_is_printed(env
     assert len(far.requests[3]["messages"]) == 5
 
 
-@pytest.mark.slow
 def test_piped_text_that_cannot_be_answered_is_status_1_and_saved(environment, far):
     command = python_command("tui", *CHAT, "--connect", far.url, "-m", "other")
     done = subprocess.run(command, env=environment, input="hi", capture_output=True, text=True, timeout=60)
@@ -350,7 +331,6 @@ def test_piped_text_that_cannot_be_answered_is_status_1_and_saved(environment, f
     assert "has no model other" in done.stderr
 
 
-@pytest.mark.slow
 def test_alt_enter_begins_another_line_and_tab_finishes_the_name_of_a_file(environment, far, tmp_path):
     if not _has_gnu_readline():
         pytest.skip("this Python edits lines with another library")
@@ -372,7 +352,6 @@ def test_alt_enter_begins_another_line_and_tab_finishes_the_name_of_a_file(envir
     assert [each.content for each in asked.attachments] == ["The word is banana."]
 
 
-@pytest.mark.slow
 def test_what_is_typed_while_an_answer_runs_stays_out_of_it_and_waits_at_the_prompt(environment, far):
     with Typist(environment, *CHAT, "--connect", far.url) as typist:
         typist.read_until(PROMPT)
@@ -396,7 +375,6 @@ def _has_gnu_readline() -> bool:
     return "libedit" not in (readline.__doc__ or "")
 
 
-@pytest.mark.slow
 def test_a_terminal_echoes_again_after_the_chat_received_a_signal(environment, far):
     with Typist(environment, *CHAT, "--connect", far.url) as typist:
         typist.read_until(PROMPT)

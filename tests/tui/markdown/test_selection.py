@@ -27,7 +27,6 @@ def f(): return 'x'  # why
 """
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("theme", ["textual-dark", "textual-light", "high-contrast", "nord", "solarized-light"])
 async def test_selected_text_stands_out_from_its_ground_and_from_other_text(open_app, theme):
     client = ScriptedClient(ScriptedReply(deltas=(ANSWER,)))

@@ -75,7 +75,6 @@ async def test_the_last_answers_are_listed_with_models_that_are_gone(open_app):
         assert "Not measured" not in user.screen_text
 
 
-@pytest.mark.slow
 async def test_answers_from_before_the_service_started_are_those_of_the_chats(open_app, tmp_path):
     began_s = time.time()
     stats = {**asdict(COMPLETED), "n_prompt_tokens": 77, "n_output_tokens": 88}
@@ -98,7 +97,6 @@ async def test_answers_from_before_the_service_started_are_those_of_the_chats(op
         assert "new-model" not in user.screen_text  # the service would have it
 
 
-@pytest.mark.slow
 async def test_b_asks_says_how_long_it_takes_and_has_the_model_measured_as_a_job(open_app):
     client = ScriptedClient(model=WORKING)
     async with open_app(client) as user:
@@ -120,7 +118,6 @@ async def test_b_asks_says_how_long_it_takes_and_has_the_model_measured_as_a_job
     assert client.started == [("bench", {"model": "guide", "only": "decode,prefill,turns"})]
 
 
-@pytest.mark.slow
 async def test_two_runs_are_compared_with_enter_on_both(open_app):
     async with open_app(ScriptedClient(model=WORKING, jobs=[run(1, 40.0), run(2, 60.0)])) as user:
         await user.presses("f9")
@@ -133,7 +130,6 @@ async def test_two_runs_are_compared_with_enter_on_both(open_app):
         await user.no_longer_sees("1.50 ×")
 
 
-@pytest.mark.slow
 async def test_nothing_is_polled_while_another_screen_is_shown(open_app, monkeypatch):
     monkeypatch.setattr("tui.metrics.screen._POLL_S", 0.02)
     client = ScriptedClient(model=WORKING)

@@ -14,7 +14,6 @@ from tui.models.lists import ModelLists
 pytestmark = pytest.mark.slow
 
 
-@pytest.mark.slow
 async def test_the_hub_is_asked_only_after_a_pause_in_typing():
     client = client_with_models()
     typing_paused = asyncio.Event()

@@ -59,7 +59,6 @@ def row_of(user: Any, name: str) -> str:
     return next((row for row in rows if row.startswith(f"{name} ")), "")
 
 
-@pytest.mark.slow
 async def test_every_setting_is_there_with_its_source_and_no_telemetry(tmp_path, user_of):
     async with running_app(tmp_path, "threads = 3\n", {"model": "other"}, CTX="512", API_KEY="sesame") as app:
         user = user_of(Pilot(app))
@@ -79,7 +78,6 @@ async def test_every_setting_is_there_with_its_source_and_no_telemetry(tmp_path,
         assert row_of(user, "API key").startswith("API key (hidden)")
 
 
-@pytest.mark.slow
 async def test_a_change_is_validated_saved_and_announced_for_the_next_start(tmp_path, user_of):
     async with running_app(tmp_path, "# mine\nthreads = 3\n") as app:
         user = user_of(Pilot(app))
@@ -97,7 +95,6 @@ async def test_a_change_is_validated_saved_and_announced_for_the_next_start(tmp_
         assert (tmp_path / "config.toml").read_text() == "# mine\nthreads = 3\n"
 
 
-@pytest.mark.slow
 async def test_a_model_is_loaded_with_what_is_written_after_a_yes(tmp_path, user_of):
     client = ScriptedClient()
     async with running_app(tmp_path, "ctx = 512\n", client=client) as app:
@@ -128,7 +125,6 @@ async def test_what_only_localllm_can_choose_waits_for_the_next_start(tmp_path, 
         await user.sees("The model already uses")
 
 
-@pytest.mark.slow
 async def test_a_switch_and_a_choice_are_selected_and_an_override_of_the_file_is_reported(tmp_path, user_of):
     async with running_app(tmp_path, CONTEXT_SHIFT="false") as app:
         user = user_of(Pilot(app))
@@ -149,7 +145,6 @@ async def test_what_is_chosen_automatically_is_shown_once_the_service_says_it(tm
         await user.sees("auto (8,192)", "auto (2)", "auto (q8_0)")
 
 
-@pytest.mark.slow
 async def test_the_search_finds_settings_by_their_words_and_escape_shows_all_again(tmp_path, user_of):
     async with running_app(tmp_path) as app:
         user = user_of(Pilot(app))
@@ -174,7 +169,6 @@ async def test_the_sentence_below_explains_the_selected_setting(tmp_path, user_o
         await user.sees("f16 is exact, q8_0 takes half the memory", "This is the default.")
 
 
-@pytest.mark.slow
 async def test_a_theme_applies_at_once_and_is_saved(tmp_path, user_of):
     async with running_app(tmp_path) as app:
         user = user_of(Pilot(app))
@@ -189,7 +183,6 @@ async def test_a_theme_applies_at_once_and_is_saved(tmp_path, user_of):
         assert app.theme == "high-contrast"
 
 
-@pytest.mark.slow
 async def test_a_theme_is_named_behind_its_command_which_completes_it(tmp_path, user_of):
     async with running_app(tmp_path) as app:
         user = user_of(Pilot(app))
@@ -202,7 +195,6 @@ async def test_a_theme_is_named_behind_its_command_which_completes_it(tmp_path, 
         await user.sees("There is no theme pink. Themes: textual-dark")
 
 
-@pytest.mark.slow
 async def test_keys_of_the_settings_work_and_are_shown(tmp_path, user_of):
     async with running_app(tmp_path, '[keys]\ngo-settings = "f11,ctrl+f11"\nhelp = "f12"\n') as app:
         user = user_of(Pilot(app))
@@ -213,7 +205,6 @@ async def test_keys_of_the_settings_work_and_are_shown(tmp_path, user_of):
         await user.sees("F11, Ctrl+F11", "/settings")
 
 
-@pytest.mark.slow
 async def test_keys_are_changed_while_the_app_runs_and_bad_ones_refused(tmp_path, user_of):
     async with running_app(tmp_path) as app:
         user = user_of(Pilot(app))
@@ -231,7 +222,6 @@ async def test_keys_are_changed_while_the_app_runs_and_bad_ones_refused(tmp_path
     assert written(tmp_path) == {"keys": {"help": "f12"}}
 
 
-@pytest.mark.slow
 async def test_invalid_settings_are_reported_and_the_app_starts(tmp_path, user_of):
     async with running_app(tmp_path, 'theme = "[red]pink"\n[keys]\nnope = "f2"\n') as app:
         user = user_of(Pilot(app))
@@ -242,7 +232,6 @@ async def test_invalid_settings_are_reported_and_the_app_starts(tmp_path, user_o
         await user.sees("Keys and commands")
 
 
-@pytest.mark.slow
 async def test_no_color_leaves_no_colour_in_any_theme(tmp_path, user_of, monkeypatch):
     monkeypatch.setenv("NO_COLOR", "1")
     for theme in ("", "high-contrast", "ansi-dark"):

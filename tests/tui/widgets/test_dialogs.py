@@ -14,7 +14,6 @@ from tui.widgets.dialogs import InputDialog
 pytestmark = pytest.mark.slow
 
 
-@pytest.mark.slow
 async def test_f1_shows_every_command_in_sections_and_escape_returns(open_app):
     async with open_app(ScriptedClient(), size=(120, 170)) as user:
         await user.presses("f1")
@@ -32,7 +31,6 @@ async def test_f1_shows_every_command_in_sections_and_escape_returns(open_app):
         await user.no_longer_sees("Keys and commands")
 
 
-@pytest.mark.slow
 async def test_the_help_is_filtered_and_enter_opens_a_page_of_the_guide(open_app):
     async with open_app(ScriptedClient()) as user:
         await user.presses("f8", "f1")
@@ -52,7 +50,6 @@ async def test_the_help_is_filtered_and_enter_opens_a_page_of_the_guide(open_app
         await user.no_longer_sees("Keys and commands")
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("size", [(80, 24), (40, 14), (20, 6)])
 async def test_the_help_fits_any_terminal(open_app, size):
     async with open_app(ScriptedClient(), size=size) as user:
@@ -60,7 +57,6 @@ async def test_the_help_fits_any_terminal(open_app, size):
         await user.sees("Keys and", "/ filter")
 
 
-@pytest.mark.slow
 async def test_help_is_reached_by_its_slash_word(open_app):
     async with open_app(ScriptedClient()) as user:
         await user.asks("/help")

@@ -135,7 +135,6 @@ def test_without_a_network_the_error_names_what_still_works(own: Mapping[str, st
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="Ctrl-C is sent otherwise there")
-@pytest.mark.slow
 def test_ctrl_c_keeps_what_came_and_the_next_pull_goes_on(
     own: Mapping[str, str], hub: HubServer, tmp_path: Path
 ) -> None:

@@ -29,7 +29,6 @@ def tokens_of(prompt: str, *spans: tuple[int, int]) -> list[tuple[int, str]]:
     return [(token, text) for token, text in json.loads(run.stdout)]
 
 
-@pytest.mark.slow
 def test_a_quoted_result_begins_and_ends_no_turn() -> None:
     prompt = BEGIN + FORGED + END
     quoted = tokens_of(prompt, (len(BEGIN), len(BEGIN) + len(FORGED)))

@@ -17,7 +17,6 @@ pytestmark = pytest.mark.slow
 REAL_TOKENS = Path(__file__).with_name("real_tokens.py")
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(("is_lowercased", "strips_accents"), [(True, None), (True, False), (False, None)])
 def test_a_converted_bert_has_the_tokens_of_its_checkpoint(
     tmp_path: Path, is_lowercased: bool, strips_accents: bool | None

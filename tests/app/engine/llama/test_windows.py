@@ -20,7 +20,6 @@ def made(folder: Path, file_type: str) -> Path:
     return model
 
 
-@pytest.mark.slow
 def test_a_sequence_goes_on_the_same_without_what_its_window_left_and_in_the_planned_memory(tmp_path: Path) -> None:
     command = [sys.executable, str(REAL_WINDOWS), str(made(tmp_path, "F32"))]
     run = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
@@ -32,7 +31,6 @@ def test_a_sequence_goes_on_the_same_without_what_its_window_left_and_in_the_pla
     assert n_left == [399, 0], "the window of the last token is kept, and no other"
 
 
-@pytest.mark.slow
 def test_answers_with_drafts_and_reused_prefixes_equal_those_made_alone_where_windows_forget(tmp_path: Path) -> None:
     workloads = [
         sys.executable,

@@ -33,7 +33,6 @@ def planned(folder: Path, outline: dict[str, Any], **options: Any) -> QuantizePl
     return plan(source, file_type_named("F16"), folder / "m.gguf", PlanOptions(**options))
 
 
-@pytest.mark.slow
 def test_llama_cpp_reads_every_tensor_of_every_architecture_that_is_converted(tmp_path: Path) -> None:
     paths: dict[str, str] = {}
     for name, outline in OUTLINES.items():
@@ -52,7 +51,6 @@ def test_llama_cpp_reads_every_tensor_of_every_architecture_that_is_converted(tm
     assert all("attention.sliding_window" in answers[name] for name in unwindowed)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "setting", "unread"),
     [
@@ -77,7 +75,6 @@ def test_a_bias_that_the_graph_does_not_add_is_named(name: str, setting: str, un
         check_load(plan, LOAD_CHECK, pytest.fail)
 
 
-@pytest.mark.slow
 def test_what_llama_cpp_lacks_is_said_in_its_words(tmp_path: Path) -> None:
     whole = planned(tmp_path, OUTLINES["llama"])
     shard = whole.shards[0]
@@ -86,7 +83,6 @@ def test_what_llama_cpp_lacks_is_said_in_its_words(tmp_path: Path) -> None:
         check_load(replace(whole, shards=(lacking,)), LOAD_CHECK, pytest.fail)
 
 
-@pytest.mark.slow
 def test_nothing_is_written_of_a_model_that_does_not_load(tmp_path: Path) -> None:
     outline = OUTLINES["qwen3"]
     tensors = outline["tensors"] | {"model.layers.0.self_attn.o_proj.bias": [64]}

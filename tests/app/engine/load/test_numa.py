@@ -15,7 +15,6 @@ pytestmark = pytest.mark.slow
 SILENT = LoadListener(lambda _: True, lambda _: None, lambda _: None)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     ("n_nodes", "numa", "expected"),
     [

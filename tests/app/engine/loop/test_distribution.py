@@ -85,7 +85,6 @@ def chi_squared(texts: Sequence[str]) -> float:
     return total
 
 
-@pytest.mark.slow
 def test_sampling_keeps_its_distribution_with_drafts_on() -> None:
     texts, counters = generate(n_answers=24, n_tokens=300)
     assert counters.n_accepted_tokens > 1000

@@ -75,7 +75,6 @@ def test_whole_files_are_decoded() -> None:
     decoder.close()
 
 
-@pytest.mark.slow
 def test_damaged_files_are_refused_or_decoded() -> None:
     decoder = DecoderProcess()
     answers = Counter(answer(decoder, damaged(seed)) for seed in range(N_FILES))

@@ -35,7 +35,6 @@ def settings(tmp_path: Path) -> Settings:
     return Settings(data_dir=tmp_path / "data", cache_dir=tmp_path / "cache", gpu=False)
 
 
-@pytest.mark.slow
 def test_each_type_is_stored_as_soon_as_it_is_measured(settings: Settings) -> None:
     tables, found = TypeTables(settings.cache_dir), []
     for measured in measure(settings, SMALL):
@@ -47,7 +46,6 @@ def test_each_type_is_stored_as_soon_as_it_is_measured(settings: Settings) -> No
     assert all(each.cost for each in found if each.kind in FEW)
 
 
-@pytest.mark.slow
 def test_only_what_a_quiet_machine_lacks_is_measured_again(settings: Settings) -> None:
     first = {each.kind: each.cost for each in measure(settings, SMALL)}
     tables = TypeTables(settings.cache_dir)
@@ -60,7 +58,6 @@ def test_only_what_a_quiet_machine_lacks_is_measured_again(settings: Settings) -
     assert "Q4_0" in again
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(("idle_s", "status"), [(9.5, 0), (1.0, DISTURBED)])
 def test_measuring_in_idle_moments_ends_when_others_compute(
     settings: Settings, monkeypatch: pytest.MonkeyPatch, idle_s: float, status: int

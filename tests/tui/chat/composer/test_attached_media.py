@@ -33,7 +33,6 @@ async def attaches(user, name):
     await user.presses("tab")
 
 
-@pytest.mark.slow
 async def test_a_picture_is_counted_shown_and_sent(open_app, tmp_path):
     client = ScriptedClient(model=SEEING)
     async with open_app(client) as user:
@@ -52,7 +51,6 @@ async def test_a_picture_is_counted_shown_and_sent(open_app, tmp_path):
     assert (part.mime_type, base64.b64decode(part.base64)) == ("image/png", (tmp_path / "photo.png").read_bytes())
 
 
-@pytest.mark.slow
 async def test_the_pages_of_a_document_have_numbers_that_an_answer_can_cite(open_app):
     client = ScriptedClient(model=BLIND)
     async with open_app(client) as user:
@@ -64,7 +62,6 @@ async def test_the_pages_of_a_document_have_numbers_that_an_answer_can_cite(open
     assert "[Page 2]\n\nBoil for an hour." in client.requests[0][0].content
 
 
-@pytest.mark.slow
 async def test_pages_can_be_chosen_where_a_document_is_mentioned(open_app):
     client = ScriptedClient(model=SEEING)
     async with open_app(client) as user:
@@ -76,7 +73,6 @@ async def test_pages_can_be_chosen_where_a_document_is_mentioned(open_app):
     assert [part.mime_type for part in message.media] == ["image/png"]
 
 
-@pytest.mark.slow
 async def test_a_model_that_does_not_see_says_so_and_one_key_switches_to_one_that_does(open_app):
     client = ScriptedClient(model=BLIND)
     client.library.here = [
@@ -95,7 +91,6 @@ async def test_a_model_that_does_not_see_says_so_and_one_key_switches_to_one_tha
     assert client.loads[-1] == "/m/smol.gguf"
 
 
-@pytest.mark.slow
 async def test_where_no_local_model_sees_the_way_to_one_is_said(open_app):
     async with open_app(ScriptedClient(model=BLIND)) as user:
         await attaches(user, "photo.png")
@@ -104,7 +99,6 @@ async def test_where_no_local_model_sees_the_way_to_one_is_said(open_app):
         await user.sees("Nothing is attached that needs another model.")
 
 
-@pytest.mark.slow
 async def test_a_file_is_attached_by_a_command(open_app):
     async with open_app(ScriptedClient(model=SEEING)) as user:
         await user.types("/attach pho")
@@ -118,7 +112,6 @@ async def test_a_file_is_attached_by_a_command(open_app):
         assert user.app.screen.query_one("PromptInput").text == "/attach "
 
 
-@pytest.mark.slow
 async def test_attachments_stay_with_a_question_that_is_edited_and_asked_again(open_app):
     client = ScriptedClient(model=SEEING)
     async with open_app(client) as user:
@@ -136,7 +129,6 @@ async def test_attachments_stay_with_a_question_that_is_edited_and_asked_again(o
     assert [len(request[-1].media) for request in client.requests] == [1, 1, 1]
 
 
-@pytest.mark.slow
 async def test_of_a_text_that_does_not_fit_a_part_is_chosen(open_app, tmp_path):
     pages = [f"Chapter {number}. " + "word " * 900 for number in range(1, 5)]
     (tmp_path / "book.md").write_text("\n\n".join(f"# Chapter {n}\n\n{text}" for n, text in enumerate(pages, start=1)))
@@ -155,7 +147,6 @@ async def test_of_a_text_that_does_not_fit_a_part_is_chosen(open_app, tmp_path):
     assert "# Chapter 2" not in client.requests[0][0].content
 
 
-@pytest.mark.slow
 async def test_only_a_text_has_parts_and_only_where_it_does_not_fit(open_app):
     async with open_app(ScriptedClient(model=SEEING)) as user:
         await attaches(user, "photo.png")

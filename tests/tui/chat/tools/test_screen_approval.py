@@ -48,7 +48,6 @@ async def goes_to_the_question(user, key="tab"):
     await user.until(lambda: user.app.screen.query_one(ApprovalPanel).is_armed, "Its keys do not count")
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("size", [(80, 24), (120, 40)])
 async def test_a_write_is_shown_as_a_diff_and_happens_once_allowed(open_app, size):
     tools = backend()
@@ -84,7 +83,6 @@ async def test_what_is_typed_into_the_prompt_never_approves(open_app, text):
         assert user.app.screen.prompt.text.replace(" ", "") == "".join(filter(str.isalpha, text))
 
 
-@pytest.mark.slow
 async def test_keys_in_one_burst_with_tab_are_for_the_prompt(open_app):
     """As a terminal without bracketed paste delivers a pasted table."""
     tools = backend()
@@ -121,7 +119,6 @@ async def test_a_paste_never_approves(open_app):
         assert tools.server.called == []
 
 
-@pytest.mark.slow
 async def test_a_key_held_down_answers_one_question_only(open_app):
     tools = backend()
     async with open_app(ScriptedClient(calling(WRITE, RUN), said("Done.")), tools=tools) as user:
@@ -140,7 +137,6 @@ async def test_a_key_held_down_answers_one_question_only(open_app):
         assert user.app.screen.prompt.text == "yy"
 
 
-@pytest.mark.slow
 async def test_a_denied_call_does_not_run_and_the_answer_goes_on(open_app):
     tools = backend()
     async with open_app(ScriptedClient(calling(WRITE), said("As you like.")), tools=tools) as user:
@@ -152,7 +148,6 @@ async def test_a_denied_call_does_not_run_and_the_answer_goes_on(open_app):
         assert tools.server.called == []
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("has_focus", [False, True])
 async def test_escape_denies_and_stops_the_answer(open_app, has_focus):
     tools = backend()
@@ -168,7 +163,6 @@ async def test_escape_denies_and_stops_the_answer(open_app, has_focus):
         assert user.app.screen.prompt.has_focus
 
 
-@pytest.mark.slow
 async def test_a_decision_for_the_chat_is_listed_and_can_be_removed(open_app):
     tools = backend()
     async with open_app(ScriptedClient(calling(WRITE), said("Done.")), (100, 40), tools=tools) as user:
@@ -183,7 +177,6 @@ async def test_a_decision_for_the_chat_is_listed_and_can_be_removed(open_app):
         await user.no_longer_sees("decided  refused")
 
 
-@pytest.mark.slow
 async def test_the_question_of_another_chat_says_so_and_leads_there(open_app, tmp_path):
     tools = backend()
     client = ScriptedClient(calling(WRITE), said("Done."))
@@ -204,7 +197,6 @@ async def test_the_question_of_another_chat_says_so_and_leads_there(open_app, tm
         await user.no_longer_sees("asks whether")
 
 
-@pytest.mark.slow
 async def test_a_question_is_announced_on_other_screens(open_app):
     gate = asyncio.Event()
     read = [ScriptedCall(gate=gate)]
@@ -221,7 +213,6 @@ async def test_a_question_is_announced_on_other_screens(open_app):
         await user.sees("Allow write sum.py?")
 
 
-@pytest.mark.slow
 async def test_a_running_call_shows_how_far_it_is_and_what_it_writes(open_app):
     gate = asyncio.Event()
     progress = (ToolProgress("collecting", 1, 4), ToolProgress(output="one\ntwo\x1b[2J\nthree\nfour\n"))
@@ -237,7 +228,6 @@ async def test_a_running_call_shows_how_far_it_is_and_what_it_writes(open_app):
         await user.no_longer_sees("three")
 
 
-@pytest.mark.slow
 async def test_quitting_withdraws_the_question_and_nothing_ran(open_app, tmp_path):
     tools = backend()
     async with (
@@ -254,7 +244,6 @@ async def test_quitting_withdraws_the_question_and_nothing_ran(open_app, tmp_pat
         await user.sees("■ write sum.py · cancelled")
 
 
-@pytest.mark.slow
 async def test_a_long_question_is_scrolled_in_its_panel(open_app):
     text = "\n".join(f"+line {number}" for number in range(200))
     write = [ScriptedCall(preview=Preview("diff", "write long.txt", f"--- a/x\n+++ b/x\n@@ -0,0 +1,200 @@\n{text}"))]
@@ -272,7 +261,6 @@ async def test_a_long_question_is_scrolled_in_its_panel(open_app):
         assert user.app.screen.transcript.size.height >= 3
 
 
-@pytest.mark.slow
 async def test_the_list_of_chats_says_which_one_asks(open_app, tmp_path):
     client = ScriptedClient(ScriptedReply(deltas=("Half ", "whole."), calls=(WRITE,), pause_after=1), said("Done."))
     async with (

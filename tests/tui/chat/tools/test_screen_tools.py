@@ -17,7 +17,6 @@ pytestmark = pytest.mark.slow
 CHANGE = FileChange("/home/me/sum.py", "a" * 64, "b" * 64)
 
 
-@pytest.mark.slow
 async def test_tools_are_switched_by_words_and_kept_with_the_chat(open_app, tmp_path, monkeypatch):
     (tmp_path / "project").mkdir()
     monkeypatch.chdir(tmp_path)
@@ -53,7 +52,6 @@ async def test_tools_are_switched_by_words_and_kept_with_the_chat(open_app, tmp_
         await user.sees("☑ read_file", "☐ write_file", "folder   /", "at most 7")
 
 
-@pytest.mark.slow
 async def test_tools_and_a_system_prompt_count_in_the_context_as_soon_as_they_are_set(open_app):
     async with open_app(ScriptedClient(said("Hello."), said("Again.")), (100, 40), tools=backend()) as user:
         await user.sees("ready", "0 of 2k")
@@ -75,7 +73,6 @@ async def test_tools_and_a_system_prompt_count_in_the_context_as_soon_as_they_ar
         await user.sees(" 52 of 2k")
 
 
-@pytest.mark.slow
 async def test_tools_of_a_chat_that_is_reopened_were_counted_with_its_answers(open_app, tmp_path):
     async with (
         SqliteChatRepository(tmp_path) as repository,
@@ -97,7 +94,6 @@ async def test_tools_of_a_chat_that_is_reopened_were_counted_with_its_answers(op
         await user.sees(" 52 of 2k")
 
 
-@pytest.mark.slow
 async def test_the_list_switches_by_space_and_takes_folders(open_app, tmp_path, monkeypatch):
     (tmp_path / "project").mkdir()
     monkeypatch.chdir(tmp_path)
@@ -122,7 +118,6 @@ async def test_the_list_switches_by_space_and_takes_folders(open_app, tmp_path, 
         await user.sees("tools: fake")
 
 
-@pytest.mark.slow
 async def test_the_last_step_is_taken_back_and_done_again(open_app, tmp_path):
     write = [ScriptedCall(ToolOutput(DIFF), Preview("diff", "write sum.py", DIFF), changes=(CHANGE,))]
     tools = backend(write_file=write)
@@ -150,7 +145,6 @@ async def test_the_last_step_is_taken_back_and_done_again(open_app, tmp_path):
         await user.until(lambda: user.app.screen.prompt.text == "Repair it.", "The question is not in the prompt")
 
 
-@pytest.mark.slow
 async def test_a_file_that_was_changed_since_stays_and_so_does_the_step(open_app):
     write = [ScriptedCall(ToolOutput(DIFF), Preview("diff", "write sum.py", DIFF), changes=(CHANGE,))]
     tools = backend(write_file=write)
@@ -169,7 +163,6 @@ async def test_a_file_that_was_changed_since_stays_and_so_does_the_step(open_app
         await user.sees("/home/me/sum.py was changed since.", "Done.")
 
 
-@pytest.mark.slow
 async def test_the_model_waits_for_the_person_after_the_rounds(open_app):
     client = ScriptedClient(calling(ToolCall("a", "read_file", "{}")), said("Done."))
     async with open_app(client, tools=backend()) as user:

@@ -24,7 +24,6 @@ async def _reads_above(user) -> None:
     await user.no_longer_sees("new one")
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("leave", ["ctrl+end", "click", "pagedown"])
 async def test_new_lines_are_counted_and_the_end_is_one_key_or_click_away(open_app, leave):
     client = _growing("\n\nnew two\n\nnew three\n\n")
@@ -38,7 +37,6 @@ async def test_new_lines_are_counted_and_the_end_is_one_key_or_click_away(open_a
         await user.no_longer_sees("↓")
 
 
-@pytest.mark.slow
 async def test_nothing_is_said_while_the_end_is_followed(open_app):
     client = _growing("\n\nnew two")
     async with open_app(client) as user:

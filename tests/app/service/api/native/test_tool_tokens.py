@@ -15,7 +15,6 @@ READ = Tool("read_file", "Read a text file.", PATH)
 WRITE = Tool("write_file", "Write a text file, in place of the one that is there.", PATH)
 
 
-@pytest.mark.slow
 async def test_definitions_take_tokens_and_more_of_them_take_more(service: RunningService) -> None:
     async with ServiceClient(service.url) as client:
         one, both = [await client.count_tool_tokens(tools) for tools in ([READ], [READ, WRITE])]
