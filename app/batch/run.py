@@ -79,8 +79,9 @@ def _count(value: object) -> int:
 
 
 class OutputFile:
-    """The output of `requests` at `path`, locked as long as it is open. `done` has the custom ids that it has an answer
-    for, `tally` counts those. `retry_failed` removes the errors in it, so that their requests are asked again.
+    """The output of `requests` at `path`, locked as long as it is open. `done` has the custom ids that it had an answer
+    for, `tally` counts those that it has. `retry_failed` removes the errors in it, so that their requests are asked
+    again.
 
     A line that a kill or a power failure cut off is removed. Raises UsageError for a file that has other lines than
     answers to these requests, or that another process still writes after `patience_s`, StorageError where the disk
@@ -142,14 +143,16 @@ class OutputFile:
             raise UsageError(cause, "Choose another -o, or remove that file to begin anew.")
         return request.custom_id, is_failed
 
-    async def append(self, line: Mapping[str, Any]) -> None:
-        """Add a line; at most a second later it survives a power failure. Raises StorageError."""
+    async def append(self, line: Mapping[str, Any], share: Tally) -> None:
+        """Add a line, whose `share` of the tally counts from then on, even if what follows is interrupted; at most a
+        second later it survives a power failure. Raises StorageError."""
         data = memoryview(
             json.dumps(line, ensure_ascii=False, separators=(",", ":")).encode("utf-8", "replace") + b"\n"
         )
         with explained(f"{self.path} cannot be written", _GO_ON):
             while data:  # past Python's buffer: a kill leaves a whole line, or one that the next run cuts off
                 data = data[os.write(self._file.fileno(), data) :]
+            self.tally += share
             if time.monotonic() - self._synced_s >= SYNC_INTERVAL_S:
                 self._synced_s = time.monotonic()
                 await asyncio.to_thread(os.fsync, self._file.fileno())
@@ -182,16 +185,12 @@ async def run_batch(
     """Answer those of `requests` that `output` has no answer for, in order and `n_at_once`, and return the tally of
     all, with the tokens of this run. `on_answer` gets it after each line. Raises StorageError, and what `ask`
     raises."""
-    tally = output.tally
     waiting = iter([request for request in requests if request.custom_id not in output.done])
 
     async def work() -> None:
-        nonlocal tally
         for request in waiting:
-            line, more = result_line(request, *await _answer(ask, request))
-            await output.append(line)
-            tally += more
-            on_answer(tally)
+            await output.append(*result_line(request, *await _answer(ask, request)))
+            on_answer(output.tally)
 
     workers = [asyncio.create_task(work()) for _ in range(n_at_once)]
     try:
@@ -200,7 +199,7 @@ async def run_batch(
         for worker in workers:
             worker.cancel()
         await asyncio.gather(*workers, return_exceptions=True)
-    return tally
+    return output.tally
 
 
 async def _answer(ask: Ask, request: BatchRequest) -> tuple[int, Any]:

@@ -116,7 +116,7 @@ def batch(
 
 
 class _Run:
-    """One run of a batch; `summary` is what it did so far."""
+    """One run of a batch."""
 
     def __init__(
         self,
@@ -133,7 +133,11 @@ class _Run:
         self._events = events
         self._begun_s = time.monotonic()
         self._told_s = 0.0
-        self.summary = self._summary(output.tally)
+
+    @property
+    def summary(self) -> _Summary:
+        """What it did so far."""
+        return _Summary.of(self._output.path, len(self._requests), self._output.tally, time.monotonic() - self._begun_s)
 
     async def to_end(self) -> _Summary:
         """Answer what has no answer yet. Raises the error by which nothing more can be answered."""
@@ -161,18 +165,16 @@ class _Run:
                 meter.advance(n_before)
 
                 def show(tally: Tally) -> None:
-                    self.summary = self._summary(tally)
-                    meter.bar.update(n_done=tally.n_answered, title=_rates(self.summary, n_before))
+                    summary = self.summary
+                    meter.bar.update(n_done=tally.n_answered, title=_rates(summary, n_before))
                     if self._events and time.monotonic() - self._told_s >= _EVERY_S:
                         self._told_s = time.monotonic()
-                        self._events.emit(**asdict(self.summary))
+                        self._events.emit(**asdict(summary))
 
                 await run_batch(self._requests, ask, self._output, n_at_once, show)
+            summary = self.summary  # without the seconds that closing takes
             show_kept(client, wants_json=self._events is not None)
-        return self.summary
-
-    def _summary(self, tally: Tally) -> _Summary:
-        return _Summary.of(self._output.path, len(self._requests), tally, time.monotonic() - self._begun_s)
+        return summary
 
     async def _loaded(self, client: ServiceClient | RemoteEngine) -> str:
         """Load the model that is to answer every line, if one is, and return its id."""

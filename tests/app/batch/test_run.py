@@ -191,3 +191,26 @@ def test_a_disk_that_is_full_in_mid_line_stops_the_batch_which_then_goes_on(
     server = Server()
     assert answer(tmp_path / "out", server).n_answered == 4
     assert 0 < len(server.asked) < 4
+
+
+def test_an_answer_counts_from_when_it_is_written_though_the_run_is_interrupted_before_it_is_synced(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    is_syncing, is_interrupted = asyncio.Event(), asyncio.Event()
+
+    async def sync(*_: object) -> None:
+        is_syncing.set()
+        await is_interrupted.wait()
+
+    async def interrupted(output: OutputFile) -> None:
+        running = asyncio.create_task(run_batch(REQUESTS, Server(), output, 1))
+        await is_syncing.wait()
+        running.cancel()
+        await asyncio.gather(running, return_exceptions=True)
+
+    monkeypatch.setattr("app.batch.run.SYNC_INTERVAL_S", 0.0)
+    monkeypatch.setattr("app.batch.run.asyncio.to_thread", sync)
+    with OutputFile(tmp_path / "out", REQUESTS) as output:
+        asyncio.run(interrupted(output))
+        assert len((tmp_path / "out").read_text().splitlines()) == 1
+        assert output.tally == Tally(1, 0, 3, 2)
