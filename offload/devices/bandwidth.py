@@ -19,7 +19,10 @@ import psutil
 
 from offload.devices.host import is_quiet, others_share, read_cpu_times
 
-_BUFFER_BYTES = 1 << 30  # larger than the caches of any processor
+# Several times what caches hold: desktop processors have up to 12 MiB of the last level for a core, and a virtual
+# machine of few cores sees all of its host's. To touch each page first took 3.3 s for a gibibyte, as the hypervisor
+# grants it.
+_LEAST_BUFFER_BYTES, _THREAD_BYTES, _MOST_BUFFER_BYTES = 256 << 20, 64 << 20, 1 << 30
 _MEMORY_SHARE = 8  # an eighth of what is free at most
 _N_PASSES = 6
 
@@ -37,12 +40,14 @@ class ReadBandwidth:
 
 
 def measure_read_bandwidth(n_threads: int, n_bytes: int = 0) -> ReadBandwidth:
-    """Read `n_bytes` (0: a gibibyte, or what memory allows) several times, each thread its own part, and time it.
-    numpy's maximum over float32 is vectorized and does nothing but read. The best pass counts, as in the STREAM
-    benchmark: whatever else runs only takes from it."""
+    """Read `n_bytes` (0: more than caches hold, or what memory allows) several times, each thread its own part, and
+    time it. numpy's maximum over float32 is vectorized and does nothing but read. The best pass counts, as in the
+    STREAM benchmark: whatever else runs only takes from it."""
     import numpy as np  # the service starts without it, and only some machines are measured
 
-    n_bytes = n_bytes or min(_BUFFER_BYTES, psutil.virtual_memory().available // _MEMORY_SHARE)
+    if not n_bytes:
+        wanted_bytes = min(_LEAST_BUFFER_BYTES + n_threads * _THREAD_BYTES, _MOST_BUFFER_BYTES)
+        n_bytes = min(wanted_bytes, psutil.virtual_memory().available // _MEMORY_SHARE)
     parts = np.array_split(np.ones(n_bytes // 4, dtype=np.float32), n_threads)
     times_s = []
     before = read_cpu_times()

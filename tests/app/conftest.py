@@ -44,7 +44,7 @@ def _machine_is_measured_once(tmp_path_factory: pytest.TempPathFactory) -> Itera
     listed = cache(lambda rpc: list_gpus(rpc, folder))
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("offload.devices.bandwidth._BUFFER_BYTES", 16 << 20)
+        patch.setattr("offload.devices.bandwidth._MOST_BUFFER_BYTES", 16 << 20)
         patch.setattr("app.engine.load.machine.measure_read_bandwidth", cache(measure_read_bandwidth))
         patch.setattr("app.engine.load.machine.list_gpus", lambda rpc, _cache_dir: listed(tuple(rpc)))
         yield

@@ -1,6 +1,5 @@
 """The command line as tests start it: `python -m tests.app.service_process ARGUMENTS` is what users start, but for the
-measured memory bandwidth. A service that plans reads a gibibyte seven times, 2.5 s of processor time, where 16 MiB do
-for a test."""
+measured memory bandwidth. A service that plans reads hundreds of megabytes seven times, where 16 MiB do for a test."""
 
 from __future__ import annotations
 

@@ -33,6 +33,7 @@ from app.protocol.library import (
     MachineReport,
     ModelUpdate,
     PlacementResult,
+    Recommendation,
     Recommendations,
     RemovalResult,
     TypeChoice,
@@ -44,6 +45,7 @@ from app.settings.settings import Settings
 from quantizer.system.errors import EngineError
 
 if TYPE_CHECKING:
+    from app.library.machine_fit.planning import PlanningContext
     from offload.devices.machine import Device, Machine
     from offload.footprint.model import PlannedModel
 
@@ -75,6 +77,8 @@ class LibraryService:
         self._unstored: dict[Path, LibraryEntry] = {}  # what was read while the index could not be written
         self._is_unknown_machine = False  # it could not be surveyed
         self._is_closing = threading.Event()
+        self._recommending = threading.Lock()
+        self._recommended: tuple[PlanningContext, tuple[Recommendation, ...]] | None = None
 
     async def listing(self, *, has_external: bool, is_fresh: bool = False) -> Listing:
         """Return what is known now, and read the rest in the background for a later call; with `has_external` also of
@@ -137,14 +141,18 @@ class LibraryService:
 
     @in_thread
     def recommendations(self) -> Recommendations:
-        """Return a recommendation for each role. Raises EngineError."""
+        """Return a recommendation for each role. To place a whole catalogue takes seconds, so they are kept until the
+        machine is surveyed again or its measured speeds change. Raises EngineError."""
         from app.library.hub.catalogue import Role, catalogue_notice, read_catalogue
         from app.library.hub.selection import recommend_each
 
         self._fit_cache.renew()
         context = self._fit_cache.here()
         catalogue = read_catalogue()
-        found = recommend_each(catalogue.models, Role, context)
+        with self._recommending:  # the first screen and the list of models ask at once
+            if self._recommended is None or self._recommended[0] is not context:
+                self._recommended = context, recommend_each(catalogue.models, Role, context)
+            found = self._recommended[1]
         return Recommendations(found, catalogue_notice(catalogue.dated, self._today()))
 
     @in_thread

@@ -20,3 +20,10 @@ def test_the_bandwidth_of_a_busy_machine_never_lowers_that_of_a_quiet_one() -> N
     assert settled_bandwidth(busy, None) == (9e9, False)
     assert settled_bandwidth(busy, 5e9) == (9e9, True), "load only takes from it"
     assert settled_bandwidth(quiet, 30e9) == (22e9, True), "what is measured now counts"
+
+
+def test_more_threads_read_from_a_larger_buffer_up_to_a_limit(monkeypatch: pytest.MonkeyPatch) -> None:
+    sizes = {"_LEAST_BUFFER_BYTES": 4 << 20, "_THREAD_BYTES": 1 << 20, "_MOST_BUFFER_BYTES": 16 << 20}
+    for name, n_bytes in sizes.items():
+        monkeypatch.setattr(f"offload.devices.bandwidth.{name}", n_bytes)
+    assert [measure_read_bandwidth(n_threads).n_bytes >> 20 for n_threads in (1, 2, 64)] == [5, 6, 16]

@@ -14,9 +14,12 @@ from app.engine.load.machine import Survey
 from app.library.hub.catalogue import Role, read_catalogue
 from app.library.hub.selection import recommend_each
 from app.library.machine_fit.fit_cache import FitCache
-from app.library.machine_fit.planning import planning_context
+from app.library.machine_fit.planning import PlanningContext, planning_context
+from app.protocol.library import Recommendation
 from app.service.models.library import LibraryService, Listing
 from app.settings.settings import Settings
+from offload.devices.host import host_memory
+from offload.devices.machine import Machine
 from quantizer.system.errors import EngineError
 from tests.offload.machines import MACHINES
 from tests.quantizer.gguf_files import tiny_llama
@@ -97,3 +100,24 @@ async def test_recommendations_of_an_old_catalogue_come_with_a_notice(
         assert ("--trending" in found.notice) is is_old
         assert [each.role for each in found.recommendations] == list(Role)
         await library.close()
+
+
+async def test_recommendations_are_computed_again_only_for_another_machine(
+    settings: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[Machine] = []
+
+    def recommends(_models: object, _roles: object, here: PlanningContext) -> tuple[Recommendation, ...]:
+        asked.append(here.machine)
+        return ()
+
+    monkeypatch.setattr("app.library.hub.selection.recommend_each", recommends)
+    surveyed = Survey(MACHINES["container of 4 GiB"], host_memory(), ())
+    fit_cache = FitCache(settings, lambda _rpc: surveyed)
+    library = LibraryService(settings, fit_cache)
+    await asyncio.gather(library.recommendations(), library.recommendations())
+    assert len(asked) == 1
+    fit_cache.forget()
+    await library.recommendations()
+    assert len(asked) == 2
+    await library.close()
