@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.battery.trials import TRIALS, Battery, Outcome, Trial
+from tests.patience import PATIENCE_S
 
 TRIAL = Trial("kills of a thing", "kill_thing", "--kills", 4, 10)
 OTHER = Trial("breaks of a thing", "break_thing", "--breaks", 4, 100)
@@ -73,7 +74,7 @@ def test_the_next_batch_is_that_of_the_trial_which_had_the_least_time() -> None:
 
 
 def test_two_jobs_run_batches_of_two_trials_beside_each_other() -> None:
-    together = threading.Barrier(2, timeout=60)
+    together = threading.Barrier(2, timeout=PATIENCE_S)
     running: set[str] = set()
 
     def run(command: Sequence[str]) -> str:

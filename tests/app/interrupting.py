@@ -12,6 +12,7 @@ from pathlib import Path
 import psutil
 
 from quantizer.system.process import python_command
+from tests.patience import PATIENCE_S
 
 __all__ = ["interrupt"]
 
@@ -32,7 +33,7 @@ def interrupt(environment: Mapping[str, str], folder: Path, *arguments: str) -> 
     while not (children := watched.children()):
         time.sleep(0.01)
     os.killpg(process.pid, signal.SIGINT)
-    _, errors = process.communicate(timeout=30)
+    _, errors = process.communicate(timeout=PATIENCE_S)
     assert process.returncode == 130
     assert b"Traceback" not in errors
-    assert not psutil.wait_procs(children, timeout=60)[1]
+    assert not psutil.wait_procs(children, timeout=PATIENCE_S)[1]

@@ -26,6 +26,7 @@ from app.service.shutdown_policy import ShutdownPolicy
 from app.settings.settings import Settings
 from tests.app.service.pool.memory_fake import FakeMemory
 from tests.app.thread_worker import thread_worker
+from tests.patience import PATIENCE_S
 
 __all__ = ["BASE", "HELLO", "MADE", "OTHER", "SIZES", "Service", "serving", "until"]
 
@@ -112,7 +113,7 @@ async def serving(
     try:
         async with (
             asyncio.timeout(_PATIENCE_S),
-            httpx.AsyncClient(transport=transport, base_url="http://localhost", timeout=30) as http,
+            httpx.AsyncClient(transport=transport, base_url="http://localhost", timeout=PATIENCE_S) as http,
         ):
             yield Service(models, http, app)
     finally:

@@ -16,9 +16,9 @@ from collections.abc import Iterable, Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
-__all__ = ["free_ports", "let_fetch", "pseudo_gpus"]
+from tests.patience import PATIENCE_S
 
-START_TIMEOUT_S = 20.0
+__all__ = ["free_ports", "let_fetch", "pseudo_gpus"]
 
 
 def free_ports(count: int) -> list[int]:
@@ -79,7 +79,7 @@ def let_fetch(names: Iterable[str]) -> None:
 
 
 def _wait_for(port: int) -> None:
-    deadline_s = time.monotonic() + START_TIMEOUT_S
+    deadline_s = time.monotonic() + PATIENCE_S
     while time.monotonic() < deadline_s:
         with socket.socket() as probe:
             if probe.connect_ex(("127.0.0.1", port)) == 0:

@@ -7,9 +7,10 @@ import socket
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from tests.patience import PATIENCE_S
+
 __all__ = ["Reply", "exchange", "head"]
 
-_TIMEOUT_S = 30.0
 _CHUNK_BYTES = 65536
 
 
@@ -30,7 +31,7 @@ def head(method: str, path: str, *headers: str) -> bytes:
 
 def exchange(port: int, parts: Iterable[bytes]) -> Reply:
     """Send `parts` to `port` of this machine until the server has had enough, and return its reply."""
-    with socket.create_connection(("127.0.0.1", port), timeout=_TIMEOUT_S) as connection:
+    with socket.create_connection(("127.0.0.1", port), timeout=PATIENCE_S) as connection:
         with contextlib.suppress(ConnectionError):
             for part in parts:
                 connection.sendall(part)

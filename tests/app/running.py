@@ -14,6 +14,7 @@ from typing import Any
 import httpx
 
 from tests.app.service_process import start_command
+from tests.patience import PATIENCE_S
 
 __all__ = ["RunningService", "started_services"]
 
@@ -34,7 +35,7 @@ class RunningService:
     def wait_for_end(self) -> None:
         """Assert that it ended well, if no test killed it."""
         with self.process:
-            assert self.process.wait(timeout=60) in {0, -signal.SIGKILL}
+            assert self.process.wait(timeout=PATIENCE_S) in {0, -signal.SIGKILL}
 
     def model(self) -> dict[str, Any]:
         return self.http.get("/api/localllm/status").json()["models"][0]
@@ -71,7 +72,7 @@ def started_services(environment: Mapping[str, str]) -> Iterator[Callable[..., R
         key = settings.get("api_key", "")
         headers = {"authorization": f"Bearer {key}"} if key else {}
         service = RunningService(
-            url, httpx.Client(base_url=url, headers=headers, trust_env=False, timeout=120), process
+            url, httpx.Client(base_url=url, headers=headers, trust_env=False, timeout=PATIENCE_S), process
         )
         running.append(service)
         service.wait_until(lambda model: model["state"] == "ready")

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from app.library.local.index import Index
+from tests.patience import PATIENCE_S
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="only there tests fork")
 ROOT = Path(__file__).parents[2]
@@ -124,7 +125,7 @@ for number in numbers:
 def _ran(folder: Path, script: str, job: str) -> tuple[int, str]:
     (folder / "job.py").write_text(job)
     command = [sys.executable, "-c", _BEGIN + script, str(folder)]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=60)
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=PATIENCE_S)
     return done.returncode, done.stderr
 
 

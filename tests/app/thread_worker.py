@@ -11,11 +11,11 @@ from app.engine.fake import fake_loader
 from app.engine.worker import Worker
 from app.service.pool.worker_process import StartWorker, WorkerProcess
 from quantizer.system.process import StderrTail
+from tests.patience import PATIENCE_S
 
 __all__ = ["thread_worker"]
 
 _NO_PIDS = itertools.count(1 << 23)  # beyond what systems give to processes
-_JOIN_TIMEOUT_S = 10.0
 
 
 def thread_worker(*, step_ms: float = 0.0, load_ms: float = 0.0, is_unfit: bool = False) -> StartWorker:
@@ -48,7 +48,7 @@ class _Threads:
     async def end(self, _grace_s: float) -> int:
         os.close(self._write_fd)
         for thread in self._threads:
-            await asyncio.to_thread(thread.join, _JOIN_TIMEOUT_S)
+            await asyncio.to_thread(thread.join, PATIENCE_S)
         self._messages.close()
         return 0
 

@@ -16,8 +16,8 @@ from tests.app.conftest import (  # noqa: F401 - fixtures
     shared_service,
     tiny_model,
 )
+from tests.patience import PATIENCE_S
 
-_TIMEOUT_S = 120.0
 PEER, OTHERWISE = "peer", "otherwise"  # what is told of each row
 
 
@@ -40,7 +40,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 @pytest.fixture(scope="session")
 def server(request: pytest.FixtureRequest) -> Iterator[Server]:
     if url := request.config.getoption("--conformance-url", default=None):
-        with httpx.Client(base_url=url, timeout=_TIMEOUT_S, trust_env=False) as http:
+        with httpx.Client(base_url=url, timeout=PATIENCE_S, trust_env=False) as http:
             yield Server(http, request.config.getoption("--conformance-model"), is_ours=False)
         return
     yield Server(request.getfixturevalue("shared_service").http, "tiny", is_ours=True)

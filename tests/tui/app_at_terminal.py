@@ -14,6 +14,7 @@ from pathlib import Path
 import psutil
 
 from quantizer.system.process import python_command
+from tests.patience import PATIENCE_S
 from tests.tui.terminal import Terminal, eventually
 
 __all__ = ["AppAtTerminal", "Glance", "letters_of"]
@@ -30,7 +31,6 @@ _KEYS = {
     "ctrl+r": "\x12",
     **{f"f{number}": f"\x1b[{code}~" for number, code in zip(range(5, 11), (15, 17, 18, 19, 20, 21), strict=True)},
 }
-_PATIENCE_S = 60.0  # for a busy machine
 _ESC_SEEN_S = 3.0
 _AFTER_ESC_S = 0.15  # else it and the next key are one: Alt and that key
 _LOOKS_EVERY_S = 0.02
@@ -144,7 +144,7 @@ class AppAtTerminal:
     def goes_home(self) -> None:
         """Go back to the chat from wherever it is."""
 
-        deadline_s = time.perf_counter() + _PATIENCE_S
+        deadline_s = time.perf_counter() + PATIENCE_S
         while not (glance := self.look()).status:
             if time.perf_counter() > deadline_s:
                 raise SystemExit(f"the chat never came:\n{glance.screen}")
@@ -171,7 +171,7 @@ class AppAtTerminal:
             time.sleep(_LOOKS_EVERY_S)
         return is_there
 
-    def until(self, predicate: Callable[[Glance], bool], what: str, patience_s: float = 60.0) -> None:
+    def until(self, predicate: Callable[[Glance], bool], what: str, patience_s: float = PATIENCE_S) -> None:
         """Look on until `predicate` holds of what is seen; end the program where it never does."""
         if not self.comes_to(predicate, patience_s):
             raise SystemExit(f"{what} never came:\n{self.look().screen}")

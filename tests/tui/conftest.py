@@ -25,13 +25,13 @@ from app.chat.state import Clock
 from app.settings.settings import Settings
 from app.tools.backend import ToolBackend
 from tests.app.client.scripted_client import ScriptedClient
+from tests.patience import PATIENCE_S
 from tests.tui.screen_text import screen_text
 from tui.app import LocalllmApp
 from tui.connection import ServiceConnection
 
 NO_SETTINGS: Mapping[str, str] = MappingProxyType({})
 QUICK_CLOCK: Clock = partial(next, count())  # a second passes at every look
-PATIENCE_S = 60.0  # for a busy machine; a test that passes does not wait for it
 
 
 async def wait_until(pilot: Pilot[None], predicate: Callable[[], bool], what: Callable[[], str]) -> None:

@@ -18,13 +18,13 @@ from pathlib import Path
 import psutil
 
 from app.chat.store.chat_store import FILE_NAME
+from tests.patience import PATIENCE_S
 from tests.tui.app_at_terminal import AppAtTerminal, Glance, letters_of
 from tests.tui.user_actions import LONG_PRESET, USER_ACTIONS
 
 __all__ = ["MAX_LOST_S", "KilledApp", "Trial"]
 
 MAX_LOST_S = 1.0
-_PATIENCE_S = 60.0  # for a busy machine: what is there sooner is not waited for
 _KEYS_ARRIVE_S = 5.0
 _GONE_WITHIN_S = 20.0  # a worker keeps what it computed first
 _GONE_WITHIN_RETURNS = 4  # on a busy machine: as long as the app takes to be there again, and to answer
@@ -111,7 +111,7 @@ class KilledApp:
         if not self._is_found(number):
             faults.append(f"n{number} is not found:\n{app.look().screen}")
         app.leave()
-        psutil.wait_procs(app.processes(), timeout=_PATIENCE_S)
+        psutil.wait_procs(app.processes(), timeout=PATIENCE_S)
         return faults + [f"{process} is still there" for process in app.processes()]
 
     def _is_found(self, number: int) -> bool:
@@ -122,7 +122,7 @@ class KilledApp:
         app.presses("/", f"n{number}", "enter")
         app.watches(1.0)
         app.presses("enter")
-        return app.comes_to(lambda glance: number in glance.asked, _PATIENCE_S)
+        return app.comes_to(lambda glance: number in glance.asked, PATIENCE_S)
 
     # What must be, after a kill
 
@@ -130,7 +130,7 @@ class KilledApp:
         """Wait until the app is ready; return the key that it wanted for that."""
         app, pressed = self.app, ""
         app.goes_home()
-        deadline_s = time.perf_counter() + _PATIENCE_S
+        deadline_s = time.perf_counter() + PATIENCE_S
         while True:
             glance = app.look()
             if glance.status == "ready" and (victim == "app" or app.has(victim, other_than=killed)):
@@ -162,7 +162,7 @@ class KilledApp:
             if app.comes_to(lambda glance, number=number: number in glance.asked, _KEYS_ARRIVE_S):
                 break
         answered = app.comes_to(
-            lambda glance: number in glance.asked and glance.status == "ready" and bool(glance.answers), _PATIENCE_S
+            lambda glance: number in glance.asked and glance.status == "ready" and bool(glance.answers), PATIENCE_S
         )
         self._note_sent(app.glances)
         return [] if answered else [f"n{number} is not answered:\n{app.look().screen}"]
@@ -194,7 +194,7 @@ class KilledApp:
         if not n_jobs:
             return []
         self.app.presses("f8")
-        if not self.app.comes_to(lambda glance: glance.n_jobs == n_jobs, _PATIENCE_S):
+        if not self.app.comes_to(lambda glance: glance.n_jobs == n_jobs, PATIENCE_S):
             return [f"{n_jobs} jobs are kept, and these listed:\n{self.app.look().screen}"]
         left = unfinished & self._unfinished_jobs()
         return [f"the job {job_id} is said to run" for job_id in sorted(left)]
@@ -207,11 +207,11 @@ class KilledApp:
             return []
         app.goes_home()
         app.presses("f8")
-        app.comes_to(lambda glance: glance.n_jobs == len(states), _PATIENCE_S)
+        app.comes_to(lambda glance: glance.n_jobs == len(states), PATIENCE_S)
         for state in states.values():
             app.presses(*["r"] * (state == "interrupted"), "down")
             app.watches(0.2)
-        app.comes_to(lambda _: all(self._job_states()[job_id] == "done" for job_id in interrupted), _PATIENCE_S)
+        app.comes_to(lambda _: all(self._job_states()[job_id] == "done" for job_id in interrupted), PATIENCE_S)
         states = self._job_states()
         return [
             f"the job {job_id} is {states[job_id]} after a retry" for job_id in interrupted if states[job_id] != "done"
@@ -237,7 +237,7 @@ _SHOWN = """WITH RECURSIVE branch (chat_id, id, parent_id, content) AS (
 
 
 def _stored(data_dir: Path) -> _Kept:
-    with closing(sqlite3.connect(data_dir / FILE_NAME, timeout=10)) as connection:
+    with closing(sqlite3.connect(data_dir / FILE_NAME, timeout=PATIENCE_S)) as connection:
         connection.execute("INSERT INTO messages_words (messages_words, rank) VALUES ('integrity-check', 1)")
         integrity = str(connection.execute("PRAGMA integrity_check").fetchone()[0])
         rows = connection.execute("SELECT role, state, content FROM messages ORDER BY id").fetchall()

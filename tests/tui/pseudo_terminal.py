@@ -18,12 +18,12 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from quantizer.system.process import python_command
+from tests.patience import PATIENCE_S
 from tests.tui.at_terminal import start_at_terminal
 from tests.tui.hostile import letters
 
 __all__ = ["PseudoTerminal"]
 
-_PATIENCE_S = 60.0  # for a busy machine; a test that passes does not wait for it
 _LOOK_EVERY_S = 0.02
 _ESC_PAUSE_S = 0.5
 
@@ -95,7 +95,7 @@ class PseudoTerminal:
 
     def until(self, predicate: Callable[[], bool], complaint: str) -> None:
         """Wait until `predicate` holds; else fail with the complaint and what was written last."""
-        deadline_s = time.monotonic() + _PATIENCE_S
+        deadline_s = time.monotonic() + PATIENCE_S
         while not predicate():
             assert time.monotonic() < deadline_s, f"{complaint}:\n{letters(self.written)[-3000:]}"
             time.sleep(_LOOK_EVERY_S)

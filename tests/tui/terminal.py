@@ -16,6 +16,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import TypeVar
 
+from tests.patience import PATIENCE_S
 from tests.tui.at_terminal import start_at_terminal
 from tests.tui.vt_screen import VtScreen
 
@@ -24,7 +25,6 @@ __all__ = ["Terminal", "eventually"]
 Found = TypeVar("Found")
 
 N_ROWS, N_COLUMNS = 40, 120
-_PATIENCE_S = 60.0  # for a busy machine
 _LOOKS_EVERY_S = 0.001
 _CTRL_Q = b"\x11"
 
@@ -62,7 +62,7 @@ class Terminal:
         try:
             yield terminal
             terminal.write(_CTRL_Q)
-            terminal.process.wait(_PATIENCE_S)
+            terminal.process.wait(PATIENCE_S)
         finally:
             terminal.process.kill()
             terminal.process.wait()
@@ -104,7 +104,7 @@ class Terminal:
             self.seen.append((time.perf_counter(), decoder.decode(data)))
 
 
-def eventually(look: Callable[[], Found | None], what: str, patience_s: float = _PATIENCE_S) -> Found:
+def eventually(look: Callable[[], Found | None], what: str, patience_s: float = PATIENCE_S) -> Found:
     """Return what `look` finds as soon as that is not None. Ends the program where it never is."""
     deadline_s = time.perf_counter() + patience_s
     while (found := look()) is None:

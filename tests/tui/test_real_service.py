@@ -17,13 +17,12 @@ from app.client.service_client import ServiceClient
 from app.settings.settings import Settings
 from quantizer.gguf.gguf_reader import ModelFileError
 from tests.app.child_processes import children_that_run, living_children
+from tests.patience import PATIENCE_S
 from tests.quantizer.gguf_files import tiny_llama
 from tui.app import LocalllmApp
 from tui.connection import ServiceConnection, local_service
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("real_processes")]
-
-PATIENCE_S = 60.0
 
 
 @pytest.fixture

@@ -8,6 +8,8 @@ import sys
 import psutil
 import pytest
 
+from tests.patience import PATIENCE_S
+
 if sys.platform == "win32":
     pytest.skip("pseudo-terminals are POSIX", allow_module_level=True)
 
@@ -17,7 +19,6 @@ from tests.tui.pseudo_terminal import PseudoTerminal
 from tests.tui.typist import PROMPT, Typist
 from tui.screen_check import column_in
 
-LONG_S = 60.0
 ASKS_CURSOR = "\x1b[6n"
 TEMPLATE = "{% for message in messages %}<{{ message.role }}>{{ message.content }}\n{% endfor %}<assistant>"
 
@@ -41,8 +42,8 @@ def ends(terminal):
     """Close the terminal; return whether the process ended, and all that it had started."""
     started = psutil.Process(terminal.process.pid).children(recursive=True)
     terminal.vanish()
-    terminal.process.wait(LONG_S)
-    return not psutil.wait_procs(started, LONG_S)[1]
+    terminal.process.wait(PATIENCE_S)
+    return not psutil.wait_procs(started, PATIENCE_S)[1]
 
 
 def answers(terminal, column):

@@ -9,6 +9,7 @@ from itertools import cycle
 import pytest
 
 from tests.app.client.scripted_client import ScriptedClient
+from tests.patience import PATIENCE_S
 from tests.tui.model_scenes import client_with_models
 
 pytestmark = pytest.mark.slow
@@ -73,5 +74,5 @@ def test_a_window_made_narrow_and_wide_again_shows_the_same_and_ends_narrow(tmp_
         terminal.resizes(3, 24)
         terminal.sees("↔", since=before)
         terminal.types("\x11")
-        assert terminal.process.wait(60) == 0
+        assert terminal.process.wait(PATIENCE_S) == 0
         assert "Traceback" not in terminal.written

@@ -14,13 +14,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 from textual.events import Key, Paste
 
+from tests.patience import PATIENCE_S
+
 if sys.platform == "win32":
     pytest.skip("pseudo-terminals are POSIX", allow_module_level=True)
 
 from tests.tui.pseudo_terminal import PseudoTerminal
 from tui.terminal_driver import InputParser
-
-LONG_S = 60.0
 
 
 @pytest.fixture
@@ -36,8 +36,8 @@ def all_leave(terminal):
     """Close the terminal; return whether the app ended by itself, in good order, and all that it had started."""
     started = psutil.Process(terminal.process.pid).children(recursive=True)
     terminal.vanish()
-    assert terminal.process.wait(LONG_S) == 0
-    return not psutil.wait_procs(started, LONG_S)[1]
+    assert terminal.process.wait(PATIENCE_S) == 0
+    return not psutil.wait_procs(started, PATIENCE_S)[1]
 
 
 @pytest.mark.slow

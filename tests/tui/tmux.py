@@ -12,9 +12,10 @@ from pathlib import Path
 
 import psutil
 
+from tests.patience import PATIENCE_S
+
 __all__ = ["PATIENCE_S", "Tmux"]
 
-PATIENCE_S = 60.0  # a step, for a busy machine; a test that passes does not wait for it
 _LOOK_EVERY_S = 0.05
 _MARK = "LOCALLLM_DATA_DIR"  # in the environment of all that is started here, a service that was left behind too
 

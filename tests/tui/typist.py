@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from quantizer.system.process import python_command
+from tests.patience import PATIENCE_S
 
 if sys.platform == "win32":
     pytest.skip("pseudo-terminals are POSIX", allow_module_level=True)
@@ -24,7 +25,6 @@ __all__ = ["CTRL_C", "CTRL_D", "PROMPT", "Typist"]
 
 CTRL_C, CTRL_D = "\x03", "\x04"
 PROMPT = ">>> "
-_PATIENCE_S = 60.0
 
 
 class Typist:
@@ -62,7 +62,7 @@ class Typist:
 
     def read_until(self, words: str) -> str:
         """Return what is shown up to and with `words`; the rest is kept for the next call."""
-        deadline_s = time.monotonic() + _PATIENCE_S
+        deadline_s = time.monotonic() + PATIENCE_S
         while words not in self._unread:
             ready, _, _ = select.select([self._terminal], [], [], max(0.0, deadline_s - time.monotonic()))
             assert ready, f"no {words!r} in {self._unread!r}"
@@ -80,4 +80,4 @@ class Typist:
     def leaves(self) -> int:
         """Press Ctrl-D and return the exit status."""
         self.type(CTRL_D)
-        return self.process.wait(timeout=_PATIENCE_S)
+        return self.process.wait(timeout=PATIENCE_S)

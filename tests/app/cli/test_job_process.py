@@ -17,6 +17,7 @@ from app.cli.output.progress import EventBar
 from quantizer.system.process import python_command
 from tests.app import fork_server
 from tests.app.small_models import small_model
+from tests.patience import PATIENCE_S
 
 _INTERRUPTED = 130
 
@@ -107,7 +108,7 @@ def test_a_line_from_the_service_is_ctrl_c(environment: Mapping[str, str], tmp_p
         _, errors = _said(process)
     assert process.returncode == _INTERRUPTED, errors.decode()
     assert b"Traceback" not in errors
-    assert not psutil.wait_procs([child], timeout=60)[1]
+    assert not psutil.wait_procs([child], timeout=PATIENCE_S)[1]
 
 
 @pytest.mark.slow
@@ -127,8 +128,8 @@ def test_when_the_service_is_gone_the_job_and_its_child_go_too(environment: Mapp
     with process:
         assert process.stdin is not None
         process.stdin.close()
-        process.wait(timeout=60)
-    assert not psutil.wait_procs([child], timeout=60)[1]
+        process.wait(timeout=PATIENCE_S)
+    assert not psutil.wait_procs([child], timeout=PATIENCE_S)[1]
 
 
 @pytest.mark.slow

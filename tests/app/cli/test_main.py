@@ -16,12 +16,15 @@ from quantizer.system.errors import UsageError
 from quantizer.system.process import python_command
 from tests.app.cli.in_process import TELLS_MODULES
 from tests.app.running import RunningService
+from tests.patience import PATIENCE_S
 
 HEAVY = {"llama_cpp", "numpy", "httpx", "rich", "textual", "starlette", "uvicorn", "pydantic", "gguf", "asyncio"}
 
 
 def _run(*arguments: str, code: str = "from app.cli.main import main; main()") -> subprocess.CompletedProcess[str]:
-    return subprocess.run([sys.executable, "-P", "-c", code, *arguments], capture_output=True, text=True, timeout=30)
+    return subprocess.run(
+        [sys.executable, "-P", "-c", code, *arguments], capture_output=True, text=True, timeout=PATIENCE_S
+    )
 
 
 def test_help_lists_the_verbs_and_imports_nothing_heavy() -> None:
@@ -142,7 +145,7 @@ def test_a_reader_that_leaves_ends_it_without_a_word(environment: Mapping[str, s
             stdin=subprocess.DEVNULL,
             stdout=broken,
             stderr=subprocess.PIPE,
-            timeout=30,
+            timeout=PATIENCE_S,
         )
     assert (done.returncode, done.stderr) == (1, b"")
 
@@ -159,7 +162,7 @@ def test_under_a_limit_of_memory_a_command_ends_with_both_numbers(
         [sys.executable, "-c", f"{limit}; os.execv(sys.argv[1], sys.argv[1:])", *command],
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=PATIENCE_S,
         env={**environment},
     )
     assert done.returncode == 1

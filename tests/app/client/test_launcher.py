@@ -27,6 +27,7 @@ from quantizer.system.errors import EngineError, UsageError
 from quantizer.system.memory_limit import MemoryLimit
 from quantizer.system.process import OwnedProcess, is_process_alive
 from tests.app.running import RunningService
+from tests.patience import PATIENCE_S
 
 
 @pytest.fixture
@@ -89,7 +90,7 @@ async def test_a_client_that_is_cancelled_while_its_service_starts_leaves_none_b
         initialise(process, *arguments)
         started.append(process)
         loop.call_soon_threadsafe(leave)
-        assert has_left.wait(60)
+        assert has_left.wait(PATIENCE_S)
 
     def leave() -> None:
         entering.cancel()

@@ -14,6 +14,7 @@ from app.service.server import listen
 from app.settings.settings import Settings
 from quantizer.system.files import private_folder, try_lock
 from quantizer.system.process import python_command
+from tests.patience import PATIENCE_S
 
 
 async def test_the_service_that_was_begun_is_the_one_that_the_command_uses_and_the_next_finds(
@@ -56,4 +57,4 @@ def test_a_service_that_is_not_to_stay_ends_with_its_stdin_whatever_the_settings
         assert owned.stdin is not None
         assert b"url" in owned.stdout.readline()
         owned.stdin.close()
-        assert owned.wait(60) == 0
+        assert owned.wait(PATIENCE_S) == 0

@@ -21,6 +21,7 @@ from app.engine.project_texts import (
     text_digests,
 )
 from quantizer.system.process import child_environment
+from tests.patience import PATIENCE_S
 
 NAME = corpus_name("me", "project")
 WRITER = """
@@ -144,6 +145,6 @@ def test_two_processes_that_write_one_corpus_lose_nothing(tmp_path: Path) -> Non
         subprocess.Popen([sys.executable, "-c", WRITER, str(tmp_path), chat], env=child_environment())
         for chat in ("one", "other")
     ]
-    assert [writer.wait(60) for writer in writers] == [0, 0]
+    assert [writer.wait(PATIENCE_S) for writer in writers] == [0, 0]
     found = read_texts(tmp_path, "corpus")
     assert (len(found.texts), found.n_damaged) == (90, 0)

@@ -14,6 +14,7 @@ import pytest
 from tests.app.library.hub_faults import FAULTS
 from tests.app.library.hub_repos import HubRepo
 from tests.app.library.hub_server import CERTIFICATE, HubServer
+from tests.patience import PATIENCE_S
 
 DATA = random.Random(1).randbytes(300_000)
 FILES: dict[str, bytes | Path] = {"m-Q4_0.gguf": DATA, "config.json": b"{}"}
@@ -27,7 +28,9 @@ def hub() -> Iterator[HubServer]:
 
 @pytest.fixture
 def http(hub: HubServer) -> Iterator[httpx.Client]:
-    with httpx.Client(base_url=hub.url, trust_env=False, timeout=60, headers={"Accept-Encoding": "identity"}) as client:
+    with httpx.Client(
+        base_url=hub.url, trust_env=False, timeout=PATIENCE_S, headers={"Accept-Encoding": "identity"}
+    ) as client:
         yield client
 
 
@@ -91,7 +94,9 @@ print([model.id for model in HfApi().list_models(search="repo", limit=5)])
 """
     own = {"HF_ENDPOINT": hub.url, "HF_HOME": str(tmp_path), "HF_HUB_DISABLE_PROGRESS_BARS": "1"}
     kept = {name: value for name, value in os.environ.items() if not name.startswith("HF_")}
-    done = subprocess.run([sys.executable, "-c", code], env=kept | own, capture_output=True, text=True, timeout=60)
+    done = subprocess.run(
+        [sys.executable, "-c", code], env=kept | own, capture_output=True, text=True, timeout=PATIENCE_S
+    )
     assert done.returncode == 0, done.stderr
     path, siblings, tree, models = done.stdout.splitlines()
     assert Path(path).read_bytes() == DATA

@@ -30,6 +30,7 @@ from tests.app.cli.in_process import run_localllm
 from tests.app.running import RunningService
 from tests.app.service.listening import listening
 from tests.app.thread_worker import thread_worker
+from tests.patience import PATIENCE_S
 
 Serve = Callable[..., tuple[int | str | None, str]]
 
@@ -86,7 +87,7 @@ def test_it_announces_its_address_and_stops_cleanly(environment: Mapping[str, st
         line = process.stdout.readline()
         assert "localllm serves tiny on http://127.0.0.1:" in line
         process.send_signal(number)
-        _, errors = process.communicate(timeout=60)
+        _, errors = process.communicate(timeout=PATIENCE_S)
     assert (process.returncode, errors) == (0, "")
 
 
@@ -104,7 +105,7 @@ def test_other_commands_find_a_service_that_got_its_port_by_a_flag(environment: 
             assert "localllm serves tiny on" in process.stdout.readline()
             found = run_localllm(usual, "ps")
             process.send_signal(signal.SIGINT)
-            process.communicate(timeout=60)
+            process.communicate(timeout=PATIENCE_S)
         lost = run_localllm(usual, "ps")
     assert (found.returncode, found.stderr) == (0, "")
     assert "tiny" in found.stdout
@@ -139,7 +140,7 @@ def test_a_service_whose_owner_is_gone_before_it_listens_ends(environment: Mappi
         process.stdout.close()
         process.stdin = process.stdout = None
         try:
-            _, errors = process.communicate(timeout=30)
+            _, errors = process.communicate(timeout=PATIENCE_S)
         finally:
             process.kill()
     assert process.returncode == 0
@@ -161,7 +162,7 @@ def test_a_killed_service_leaves_no_worker_behind(start_service: Callable[..., R
     service = start_service()
     worker_pid = service.model()["worker_pid"]
     os.kill(service.process.pid, signal.SIGKILL)
-    assert service.process.wait(timeout=60) == -signal.SIGKILL
+    assert service.process.wait(timeout=PATIENCE_S) == -signal.SIGKILL
     deadline_s = time.monotonic() + 30
     while is_process_alive(str(worker_pid)) and time.monotonic() < deadline_s:
         time.sleep(0.02)
@@ -227,5 +228,7 @@ def test_listening_on_ipv6_loopback_works_where_it_exists() -> None:
 @pytest.mark.slow
 def test_the_service_starts_without_numpy_or_native_code() -> None:
     code = "import sys, app.service.application, app.service.server; print(*sorted(sys.modules))"
-    done = subprocess.run([sys.executable, "-P", "-c", code], capture_output=True, text=True, timeout=30, check=True)
+    done = subprocess.run(
+        [sys.executable, "-P", "-c", code], capture_output=True, text=True, timeout=PATIENCE_S, check=True
+    )
     assert not {"numpy", "llama_cpp", "gguf"} & set(done.stdout.split())

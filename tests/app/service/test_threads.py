@@ -7,13 +7,14 @@ import pytest
 
 from app.service.threads import run_in_thread
 from quantizer.system.errors import EngineError
+from tests.patience import PATIENCE_S
 
 
 async def test_work_in_a_thread_may_block_and_returns_its_result() -> None:
     is_seen = threading.Event()
 
     async def work() -> str:
-        assert is_seen.wait(60)
+        assert is_seen.wait(PATIENCE_S)
         return threading.current_thread().name
 
     running = asyncio.create_task(run_in_thread(work))

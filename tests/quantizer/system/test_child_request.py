@@ -11,6 +11,7 @@ import pytest
 
 from quantizer.system.child_request import Message, run_child
 from quantizer.system.errors import EngineError, StorageError
+from tests.patience import PATIENCE_S
 
 
 def child(body: str) -> list[str]:
@@ -90,7 +91,7 @@ def test_a_child_ends_with_whoever_started_it() -> None:
     process.stdin.flush()
     process.stdout.readline()
     process.stdin.close()
-    assert process.wait(timeout=60) == 1
+    assert process.wait(timeout=PATIENCE_S) == 1
     process.stdout.close()
 
 

@@ -22,6 +22,7 @@ from quantizer.system.process import (
     is_illegal_instruction,
     run_to_exit,
 )
+from tests.patience import PATIENCE_S
 
 
 def python(program: str) -> list[str]:
@@ -103,7 +104,7 @@ async def test_a_killed_child_takes_what_it_started_with_it() -> None:
     grandchild = psutil.Process(int(await anext(child.lines())))
     child.kill()
     await child.end()
-    assert psutil.wait_procs([grandchild], timeout=30)[1] == []
+    assert psutil.wait_procs([grandchild], timeout=PATIENCE_S)[1] == []
 
 
 async def test_a_child_reports_its_stderr_while_it_runs() -> None:
@@ -126,7 +127,7 @@ async def test_a_released_process_outlives_its_owner(tmp_path: Path) -> None:
     assert await process.read_line(30) == b"up\n"
     child = psutil.Process(process._process.pid)
     process.release()
-    psutil.wait_procs([child], timeout=30)
+    psutil.wait_procs([child], timeout=PATIENCE_S)
     assert (tmp_path / "file").read_text() == "done"
 
 

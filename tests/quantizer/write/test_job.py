@@ -30,6 +30,7 @@ from quantizer.write.events import (
 )
 from quantizer.write.job import JobRequest, run_job
 from quantizer.write.partial_output import journal_path, partial_path
+from tests.patience import PATIENCE_S
 from tests.quantizer.checkpoints import TinyLlama
 
 
@@ -118,7 +119,7 @@ def test_a_job_whose_parent_is_killed_dies_too_and_leaves_what_it_wrote(tmp_path
     job = running_job(output)
     parent.kill()
     parent.wait()
-    psutil.wait_procs([job], timeout=30)
+    psutil.wait_procs([job], timeout=PATIENCE_S)
     assert names(tmp_path) == LEFTOVERS
 
 
@@ -131,7 +132,7 @@ def test_ctrl_c_ends_the_command_and_leaves_nothing(tmp_path: Path, slow_checkpo
     parent = subprocess.Popen([*command, *arguments], start_new_session=True, stderr=subprocess.DEVNULL)
     running_job(output)
     os.killpg(parent.pid, signal.SIGINT)
-    assert parent.wait(30) == 130
+    assert parent.wait(PATIENCE_S) == 130
     assert not list(tmp_path.iterdir())
 
 

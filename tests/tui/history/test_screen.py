@@ -18,6 +18,7 @@ from app.chat.files import export_to, read_chats
 from app.chat.repository import SqliteChatRepository
 from app.chat.store.chat_store import ChatStore
 from tests.app.client.scripted_client import ScriptedClient
+from tests.patience import PATIENCE_S
 from tui.history.chat_list import fetch_rows
 
 pytestmark = pytest.mark.slow
@@ -221,7 +222,7 @@ def slow_disk(monkeypatch: pytest.MonkeyPatch) -> Iterator[threading.Event]:
             for number, piece in enumerate(pieces):
                 yield piece
                 if number == 4:
-                    goes_on.wait(60)
+                    goes_on.wait(PATIENCE_S)
 
         export_to(path, slow())
 

@@ -16,6 +16,7 @@ import pytest
 from app.chat.conversation import Message, MessageState
 from app.chat.store.chat_store import ChatStore
 from quantizer.system.process import python_command
+from tests.patience import PATIENCE_S
 from tests.quantizer.gguf_files import tiny_llama
 from tests.tui.far_engine import FarEngine
 from tests.tui.typist import CTRL_C, CTRL_D, PROMPT, Typist
@@ -87,7 +88,7 @@ def test_questions_and_commands_of_an_unsaved_chat_leave_no_trace(environment):
         typist.read_until("... ")
         assert "tok/s" in typist.sends('two\nlines\n"""')
         typist.type("/bye\n")
-        assert typist.process.wait(timeout=30) == 0
+        assert typist.process.wait(timeout=PATIENCE_S) == 0
     assert _stored(environment) == []
 
 
@@ -228,7 +229,7 @@ def test_a_terminal_that_closes_keeps_the_answer_so_far(environment, far):
         far.send("Half")
         typist.read_until("Half")
         typist.process.send_signal(signal.SIGHUP)
-        assert typist.process.wait(timeout=30) == 128 + signal.SIGHUP
+        assert typist.process.wait(timeout=PATIENCE_S) == 128 + signal.SIGHUP
     assert _stored(environment)[-1].content == "Half"
 
 
@@ -295,7 +296,7 @@ def test_nothing_is_drawn_again_in_a_narrow_terminal(environment, far):
 def test_a_model_that_is_not_there_is_a_sentence_and_status_1(environment):
     with Typist(environment, *CHAT, "-m", "gone.gguf") as typist:
         assert "gone.gguf" in typist.read_until("Check the path.")
-        assert typist.process.wait(timeout=30) == 1
+        assert typist.process.wait(timeout=PATIENCE_S) == 1
 
 
 def test_ctrl_d_in_the_middle_of_several_lines_leaves(environment, far):
@@ -304,7 +305,7 @@ def test_ctrl_d_in_the_middle_of_several_lines_leaves(environment, far):
         typist.type('"""one\n')
         typist.read_until("... ")
         typist.type(CTRL_D)
-        assert typist.process.wait(timeout=30) == 0
+        assert typist.process.wait(timeout=PATIENCE_S) == 0
 
 
 def test_piped_text_is_a_question_to_the_chat_and_only_the_answer_is_printed(environment, far):
@@ -312,7 +313,9 @@ def test_piped_text_is_a_question_to_the_chat_and_only_the_answer_is_printed(env
         far.send("Yes.")
         far.end()
         command = python_command("tui", *CHAT, "--connect", far.url, *options)
-        return subprocess.run(command, env=environment, input=question, capture_output=True, text=True, timeout=60)
+        return subprocess.run(
+            command, env=environment, input=question, capture_output=True, text=True, timeout=PATIENCE_S
+        )
 
     done = ask("first\n")
     assert (done.returncode, done.stdout, done.stderr) == (0, "Yes.\n", "")
@@ -326,7 +329,7 @@ def test_piped_text_is_a_question_to_the_chat_and_only_the_answer_is_printed(env
 
 def test_piped_text_that_cannot_be_answered_is_status_1_and_saved(environment, far):
     command = python_command("tui", *CHAT, "--connect", far.url, "-m", "other")
-    done = subprocess.run(command, env=environment, input="hi", capture_output=True, text=True, timeout=60)
+    done = subprocess.run(command, env=environment, input="hi", capture_output=True, text=True, timeout=PATIENCE_S)
     assert (done.returncode, done.stdout) == (1, "")
     assert "has no model other" in done.stderr
 
@@ -383,5 +386,5 @@ def test_a_terminal_echoes_again_after_the_chat_received_a_signal(environment, f
         typist.read_until("Half")
         assert not typist.echoes
         typist.process.send_signal(signal.SIGTERM)
-        assert typist.process.wait(timeout=30) == 128 + signal.SIGTERM
+        assert typist.process.wait(timeout=PATIENCE_S) == 128 + signal.SIGTERM
         assert typist.echoes

@@ -29,6 +29,7 @@ from tests.app.chat.attachments.hostile_files import (
     repeated_page_pdf,
 )
 from tests.app.child_processes import children_that_run
+from tests.patience import PATIENCE_S
 
 
 def _paragraph(text: str) -> str:
@@ -193,8 +194,8 @@ def test_a_reader_ends_when_nobody_waits_for_it(is_stopped_first: bool) -> None:
     if not is_stopped_first:
         parser = _wait_for_a_parser(psutil.Process())
         budget.stop()
-        parser.wait(30)
-    reading.join(30)
+        parser.wait(PATIENCE_S)
+    reading.join(PATIENCE_S)
     assert not reading.is_alive()
     assert len(errors) == 1
     assert children_that_run(_PARSER) == []
@@ -215,5 +216,5 @@ def test_a_reader_ends_with_the_process_that_started_it() -> None:
             time.sleep(0.05)
         parent.kill()
         parent.wait()
-    gone, _ = psutil.wait_procs([parser], timeout=30)
+    gone, _ = psutil.wait_procs([parser], timeout=PATIENCE_S)
     assert gone == [parser]

@@ -16,6 +16,7 @@ from app.chat.store.database import SCHEMA, STEPS
 from app.common.database import migrate_to
 from quantizer.system.errors import StorageError
 from quantizer.system.process import child_environment
+from tests.patience import PATIENCE_S
 
 _WRITER = """
 import sys
@@ -39,7 +40,7 @@ def test_several_processes_begin_and_write_one_store_at_once(tmp_path: Path) -> 
     command = [sys.executable, "-c", _WRITER, str(tmp_path)]
     environment = child_environment(PYTHONPATH=os.pathsep.join(sys.path))
     writers = [subprocess.Popen([*command, str(number)], env=environment) for number in range(4)]
-    assert [writer.wait(timeout=60) for writer in writers] == [0] * 4
+    assert [writer.wait(timeout=PATIENCE_S) for writer in writers] == [0] * 4
     with ChatStore(tmp_path) as store:
         chats = store.chats.page()
         assert sorted(chat.title for chat in chats) == ["0", "1", "2", "3"]

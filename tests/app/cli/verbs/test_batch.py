@@ -16,6 +16,7 @@ import pytest
 from tests.app.cli.in_process import run_localllm
 from tests.app.running import RunningService
 from tests.app.service_process import start_command
+from tests.patience import PATIENCE_S
 
 CHAT = "/v1/chat/completions"
 
@@ -152,7 +153,7 @@ def start(at_service: dict[str, str]) -> Iterator[Start]:
     yield start
     for process in processes:
         with process:
-            process.wait(timeout=60)
+            process.wait(timeout=PATIENCE_S)
 
 
 def wait_for_lines(path: Path, n_lines: int) -> None:
@@ -176,7 +177,7 @@ def test_nothing_is_lost_or_asked_twice_over_kills(
         wait_for_lines(output, len(known) + chance.randrange(1, 10))
         time.sleep(chance.uniform(0, 0.02))
         os.kill(process.pid, signal.SIGKILL)
-        process.wait(timeout=60)
+        process.wait(timeout=PATIENCE_S)
         whole = output.read_bytes()
         lines = [json.loads(line) for line in whole[: whole.rfind(b"\n") + 1].splitlines()]
         found = {line["custom_id"]: line for line in lines}

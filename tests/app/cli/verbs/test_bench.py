@@ -12,6 +12,7 @@ import pytest
 from app.cli.main import main
 from quantizer.system.process import python_command
 from tests.app.running import RunningService
+from tests.patience import PATIENCE_S
 
 
 @pytest.fixture
@@ -70,7 +71,9 @@ import sys
 import app.bench.measurement, app.bench.target, app.bench.workloads, app.cli.verbs.bench
 print(*(name for name in sys.modules if name.startswith(("app.engine", "app.service", "llama_cpp"))))
 """
-    done = subprocess.run([sys.executable, "-P", "-c", code], capture_output=True, text=True, timeout=30, check=True)
+    done = subprocess.run(
+        [sys.executable, "-P", "-c", code], capture_output=True, text=True, timeout=PATIENCE_S, check=True
+    )
     assert done.stdout.strip() == ""
 
 
@@ -85,6 +88,6 @@ def test_ctrl_c_ends_it_and_leaves_nothing_behind(
         assert process.stderr.readline().startswith(b"tiny (tiny)")
         assert list(tmp_path.iterdir()) != []
         process.send_signal(signal.SIGINT)
-        assert process.wait(timeout=60) == 130
+        assert process.wait(timeout=PATIENCE_S) == 130
         assert process.stderr.read().strip() == b""
     assert list(tmp_path.iterdir()) == []

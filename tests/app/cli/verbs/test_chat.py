@@ -15,6 +15,7 @@ from app.chat.store.chat_store import ChatStore
 from app.cli.main import main
 from app.cli.prompts import ChatOptions, UserInterface
 from app.settings.settings import Settings
+from tests.patience import PATIENCE_S
 
 
 @pytest.fixture
@@ -141,5 +142,7 @@ def test_chats_are_offered_by_their_numbers(home: Path) -> None:
             store.chats.create(title=title)
     typed = {"COMP_WORDS": "localllm chat --chat ", "COMP_CWORD": "3", "_LOCALLLM_COMPLETE": "zsh_complete"}
     command = [sys.executable, "-P", "-c", "from app.cli.main import main; main()"]
-    done = subprocess.run(command, env={**os.environ, **typed}, capture_output=True, text=True, timeout=30, check=True)
+    done = subprocess.run(
+        command, env={**os.environ, **typed}, capture_output=True, text=True, timeout=PATIENCE_S, check=True
+    )
     assert done.stdout.splitlines() == ["plain", "2", "]0;bread", "plain", "1", "soup"]

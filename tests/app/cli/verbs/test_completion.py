@@ -16,6 +16,7 @@ import pytest
 
 from tests.app.cli.in_process import TELLS_MODULES
 from tests.app.small_models import small_model
+from tests.patience import PATIENCE_S
 
 Run = Callable[..., Any]
 
@@ -36,7 +37,7 @@ def _offered(words: str) -> tuple[list[str], set[str]]:
         env={**os.environ, **typed, "_LOCALLLM_COMPLETE": "bash_complete"},
         capture_output=True,
         text=True,
-        timeout=30,
+        timeout=PATIENCE_S,
         check=True,
     )
     return done.stdout.split(), set(done.stderr.split())
@@ -105,7 +106,7 @@ def test_bash_completes_names_with_a_colon(command: Path, typed: str, replies: l
         ],
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=PATIENCE_S,
     )
     assert (done.stderr, sorted(done.stdout.split())) == ("", replies)
 
@@ -135,7 +136,7 @@ def test_fish_offers_verbs_options_and_models(command: Path) -> None:
         ["fish", "--no-config", "-c", f"source {command / 'localllm.fish'}; {asked}"],
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=PATIENCE_S,
     )
     assert done.stderr == ""
     assert [line.split("\t")[0] for line in done.stdout.splitlines() if line] == ["prune", "--quantize", "qwen:q4"]

@@ -17,6 +17,7 @@ from quantizer.write.job import JobRequest, run_job
 from tests.app.cli.in_process import run_localllm
 from tests.app.library.hub_repos import HubRepo
 from tests.app.library.hub_server import HubServer
+from tests.patience import PATIENCE_S
 from tests.quantizer.checkpoints import TinyLlama
 from tests.quantizer.gguf_draft_heads import draft_head, drafted_model
 from tests.quantizer.gguf_files import tiny_llama
@@ -150,7 +151,7 @@ def test_ctrl_c_keeps_what_came_and_the_next_pull_goes_on(
         assert process.stderr is not None
         n_seen = next(said["n_done"] for said in map(json.loads, process.stdout) if said.get("n_done", 0) > 1 << 20)
         os.kill(process.pid, signal.SIGINT)
-        process.wait(60)
+        process.wait(PATIENCE_S)
         assert (process.returncode, process.stderr.read().strip()) == (130, "")
     hub.bytes_per_s = 0
     begun = next(said for said in events(pull(own, "org/large", "--json").stdout) if said["event"] == "fetching")
@@ -274,7 +275,7 @@ class Pulling:
     def finished(self, *arguments: str) -> list[dict[str, Any]]:
         """Pull to the end and return what was said."""
         with self.running(*arguments) as process:
-            out, errors = process.communicate(timeout=60)
+            out, errors = process.communicate(timeout=PATIENCE_S)
         assert process.returncode == 0, errors
         return [json.loads(line) for line in out.splitlines()]
 
@@ -284,7 +285,7 @@ class Pulling:
         for _ in range(n_lines):
             process.stdout.readline()
         os.kill(process.pid, number)
-        return process.communicate(timeout=30)[1]
+        return process.communicate(timeout=PATIENCE_S)[1]
 
     def disk_bytes(self) -> int:
         """What lies in the data folder, but for what fits in a block or two."""
@@ -365,7 +366,7 @@ def test_ctrl_c_keeps_what_was_made_of_shards_that_went(pulling: Pulling, expect
 def test_a_shard_is_not_read_before_its_hash_is_right(pulling: Pulling, expected: bytes) -> None:
     pulling.hub.inject("bit flip", times=2, skip=N_SHARDS + 1, at=0.9)  # the heads and a shard come right
     with pulling.running("--remove-checkpoint") as process:
-        _, errors = process.communicate(timeout=60)
+        _, errors = process.communicate(timeout=PATIENCE_S)
     assert process.returncode == 1
     assert "wrong hash" in errors
     assert not pulling.output.exists()

@@ -15,6 +15,7 @@ import pytest
 from quantizer.system.process import python_command
 from tests.app.library.hub_repos import HubRepo
 from tests.app.library.hub_server import HubServer
+from tests.patience import PATIENCE_S
 
 pytestmark = pytest.mark.slow
 
@@ -48,7 +49,9 @@ class Machine:
         return json.loads(self._said(python_command("app.cli.main", *arguments, "--json")))
 
     def _said(self, command: list[str]) -> str:
-        done = subprocess.run(command, env=self.environment, capture_output=True, text=True, timeout=60, check=False)
+        done = subprocess.run(
+            command, env=self.environment, capture_output=True, text=True, timeout=PATIENCE_S, check=False
+        )
         assert done.returncode == 0, done.stderr
         return done.stdout
 

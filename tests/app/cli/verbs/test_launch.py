@@ -19,9 +19,9 @@ import pytest
 from quantizer.system.process import python_command
 from tests.app.cli.in_process import run_localllm
 from tests.app.running import RunningService
+from tests.patience import PATIENCE_S
 
 _SCRIPT = Path(__file__).parents[2] / "launch" / "fake_agent.py"
-_TIMEOUT_S = 120
 
 
 @pytest.fixture(scope="module")
@@ -224,13 +224,13 @@ def test_a_signal_is_for_the_agent_to_decide_about(
         text=True,
     )
     with process:
-        deadline_s = time.monotonic() + _TIMEOUT_S
+        deadline_s = time.monotonic() + PATIENCE_S
         while not (seen.exists() and seen.read_text(encoding="utf-8") == "ready"):
             assert process.poll() is None
             assert time.monotonic() < deadline_s
             time.sleep(0.02)
         (os.killpg if to_group else os.kill)(process.pid, number)
-        _, errors = process.communicate(timeout=_TIMEOUT_S)
+        _, errors = process.communicate(timeout=PATIENCE_S)
     assert seen.read_text(encoding="utf-8") == name
     assert process.returncode == status, errors
     assert "Traceback" not in errors

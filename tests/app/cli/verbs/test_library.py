@@ -23,6 +23,7 @@ from tests.app.cli.in_process import TELLS_MODULES
 from tests.app.external_folders import hugging_face_model, ollama_model
 from tests.app.running import RunningService
 from tests.app.small_models import small_model, small_shards
+from tests.patience import PATIENCE_S
 
 Run = Callable[..., Any]
 
@@ -102,7 +103,9 @@ def test_a_damaged_index_is_reported_and_rebuilt(localllm: Run, home: Path, mode
 def test_a_list_loads_nothing_native_and_no_network(home: Path, models: Path) -> None:
     small_model(models / "me" / "x" / "m.gguf")
     command = [sys.executable, "-P", "-c", TELLS_MODULES, "ls"]
-    done = subprocess.run(command, capture_output=True, text=True, env=dict(os.environ), timeout=30, check=False)
+    done = subprocess.run(
+        command, capture_output=True, text=True, env=dict(os.environ), timeout=PATIENCE_S, check=False
+    )
     assert done.returncode == 0, done.stderr
     heavy = {"llama_cpp", "numpy", "psutil", "gguf", "httpx", "starlette", "textual"}
     assert heavy & set(done.stderr.split()) == set()

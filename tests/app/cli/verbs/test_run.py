@@ -14,6 +14,7 @@ from app.cli.main import main
 from quantizer.system.process import python_command
 from tests.app.chat.attachments.files import picture_of
 from tests.app.running import RunningService
+from tests.patience import PATIENCE_S
 
 
 @dataclass(frozen=True)
@@ -134,7 +135,7 @@ def test_with_no_service_it_starts_one_and_runs_no_folder_named_app_that_lies_he
         cwd=tmp_path,
         stdin=subprocess.DEVNULL,
         capture_output=True,
-        timeout=30,
+        timeout=PATIENCE_S,
     )
     assert (done.returncode, done.stderr) == (0, b"")
 
@@ -146,7 +147,7 @@ def test_stdin_that_is_closed_is_no_prompt(environment: Mapping[str, str]) -> No
         ["/bin/sh", "-c", '"$@" <&-', "sh", *python_command("app.cli.main", "run")],
         env=environment,
         capture_output=True,
-        timeout=30,
+        timeout=PATIENCE_S,
     )
     assert done.returncode == 2
     assert b"no prompt" in done.stderr

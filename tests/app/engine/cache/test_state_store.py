@@ -15,6 +15,7 @@ from app.engine.cache import state_store
 from app.engine.cache.state_store import SavedMatch, StateKey, StateStore, read_state, states_in, write_state
 from app.engine.request import IN_MEMORY
 from tests.app.engine.damaged_files import damaged_files
+from tests.patience import PATIENCE_S
 
 
 def saved(folder: Path, *sequences: tuple[list[int], bytes], **limits: int) -> StateStore:
@@ -117,7 +118,7 @@ def test_an_idle_store_gives_memory_back_when_others_need_it_and_reads_from_disk
             assert not given_back.wait(0.01)
         assert store.memory_bytes == 1800
         limit_bytes = 700
-        assert given_back.wait(30)
+        assert given_back.wait(PATIENCE_S)
     assert store.memory_bytes == 600
     assert [load(store, [number] * 4) for number in range(3)] == [b"x" * 600] * 3
     store.close()
@@ -152,7 +153,7 @@ def test_states_are_written_while_the_engine_is_idle(tmp_path: Path, monkeypatch
     store = saved(tmp_path, ([1, 2, 3], b"state"))
     assert not written.names, "the engine may compute"
     with store.writing():
-        assert written.has_more.wait(30)
+        assert written.has_more.wait(PATIENCE_S)
     store.close()
     assert len(written.names) == 1
 
@@ -160,7 +161,7 @@ def test_states_are_written_while_the_engine_is_idle(tmp_path: Path, monkeypatch
 def test_a_full_memory_is_written_while_the_engine_computes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     written = Written(monkeypatch)
     store = saved(tmp_path, ([1] * 4, b"x" * 600), ([2] * 4, b"y" * 600), max_memory_bytes=1000)
-    assert written.has_more.wait(30)
+    assert written.has_more.wait(PATIENCE_S)
     store.close()
 
 

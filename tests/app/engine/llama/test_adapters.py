@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from tests.patience import PATIENCE_S
 from tests.quantizer.gguf_adapters import control_vector, lora, lora_weights
 
 REAL_STEERING = Path(__file__).with_name("real_adapters.py")
@@ -24,7 +25,7 @@ def steered(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
         [sys.executable, str(REAL_STEERING), str(GUIDE), *map(str, adapters), str(vector)],
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=PATIENCE_S,
     )
     assert run.returncode == 0, run.stderr
     results: dict[str, Any] = json.loads(run.stdout)

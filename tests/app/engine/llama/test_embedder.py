@@ -10,6 +10,7 @@ import gguf
 import numpy as np
 import pytest
 
+from tests.patience import PATIENCE_S
 from tests.quantizer.gguf_encoders import tiny_bert
 
 REAL_EMBEDDING = Path(__file__).with_name("real_embedding.py")
@@ -31,7 +32,7 @@ def _embed(max_batch: int, *paths: Path) -> dict[str, Any]:
         input=json.dumps({str(path): CASES for path in paths}),
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=PATIENCE_S,
     )
     assert run.returncode == 0, run.stderr
     results = json.loads(run.stdout)

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from app.engine.llama import host_memory
 from app.engine.llama.host_memory import HugePages, new_zero_pages_given_back
+from tests.patience import PATIENCE_S
 
 MIB = 1 << 20
 REAL_CACHE = Path(__file__).with_name("real_cache.py")
@@ -129,7 +130,7 @@ def test_no_huge_pages_are_asked_for_where_a_driver_may_have_pinned_memory() -> 
 @on_linux
 def test_a_cache_takes_memory_as_it_is_used() -> None:
     command = [sys.executable, str(REAL_CACHE), str(GUIDE)]
-    run = subprocess.run(command, capture_output=True, text=True, timeout=120, check=True)
+    run = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE_S, check=True)
     report = json.loads(run.stdout)
     if report["has_gpu"]:
         pytest.skip("a driver may have pinned the memory")

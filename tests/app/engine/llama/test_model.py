@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from app.engine.grammar.json_grammar import schema_grammar
+from tests.patience import PATIENCE_S
 
 REAL_MODEL = Path(__file__).with_name("real_model.py")
 ONE_OF_TWO = 'root ::= ("ab" | "ba")*'  # a model of random weights hardly ever chooses so by itself
@@ -124,7 +125,11 @@ def _with_false_as_ban(case: dict[str, Any]) -> dict[str, Any]:
 def answers(tiny_model: Path) -> dict[str, dict[str, Any]]:
     cases = json.dumps({name: _with_false_as_ban(case) for name, case in CASES.items()})
     run = subprocess.run(
-        [sys.executable, str(REAL_MODEL), str(tiny_model)], input=cases, capture_output=True, text=True, timeout=120
+        [sys.executable, str(REAL_MODEL), str(tiny_model)],
+        input=cases,
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE_S,
     )
     assert run.returncode == 0, run.stderr
     answered: dict[str, dict[str, Any]] = json.loads(run.stdout)
@@ -269,7 +274,7 @@ model.close()
 @pytest.mark.slow
 def test_a_batch_may_be_smaller_than_the_number_of_sequences(tiny_model: Path) -> None:
     command = [sys.executable, "-c", FOUR_AT_A_TIME, str(tiny_model)]
-    run = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    run = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE_S)
     assert (run.returncode, run.stdout) == (0, "DONE\n"), run.stderr
 
 

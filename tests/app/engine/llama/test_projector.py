@@ -11,6 +11,7 @@ import pytest
 
 from quantizer.write.job import JobRequest, run_job
 from tests.app.engine.media.files import as_media, flac_file, mp3_file, picture_file, sound_file
+from tests.patience import PATIENCE_S
 from tests.quantizer.gguf_files import N_EMBD, tiny_llama
 from tests.quantizer.gguf_projectors import tiny_projector
 from tests.quantizer.seeing_checkpoints import write_seeing
@@ -24,7 +25,7 @@ def run(model: Path, projector: Path, files: Mapping[str, bytes]) -> dict[str, A
     """What becomes of `files`, in a child process that must end well."""
     jobs = json.dumps({name: as_media(data).base64 for name, data in files.items()})
     command = [sys.executable, str(REAL_PROJECTOR), str(model), str(projector)]
-    done = subprocess.run(command, input=jobs, capture_output=True, text=True, timeout=120, check=False)
+    done = subprocess.run(command, input=jobs, capture_output=True, text=True, timeout=PATIENCE_S, check=False)
     assert done.returncode == 0, done.stderr
     answers: dict[str, Any] = json.loads(done.stdout)
     return answers

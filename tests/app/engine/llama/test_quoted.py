@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.patience import PATIENCE_S
+
 pytestmark = pytest.mark.slow
 
 GUIDE = Path(__file__).parents[4] / "assets" / "guide" / "guide-Q8_0.gguf"
@@ -23,7 +25,7 @@ def tokens_of(prompt: str, *spans: tuple[int, int]) -> list[tuple[int, str]]:
         input=json.dumps([prompt, spans]),
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=PATIENCE_S,
     )
     assert run.returncode == 0, run.stderr
     return [(token, text) for token, text in json.loads(run.stdout)]

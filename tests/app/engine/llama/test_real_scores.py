@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from tests.patience import PATIENCE_S
 from tests.quantizer.gguf_files import tiny_llama, tiny_weights
 
 REAL_SCORES = Path(__file__).with_name("real_scores.py")
@@ -26,7 +27,7 @@ def played(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     sharp = {name: 5 * weight if weight.ndim == 2 else weight for name, weight in weights.items()}
     model = tiny_llama(folder / "sharp.gguf", tensors=sharp)
     command = [sys.executable, str(REAL_SCORES), str(model), str(folder / "store")]
-    run = subprocess.run(command, capture_output=True, text=True, timeout=120)
+    run = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE_S)
     assert run.returncode == 0, run.stderr
     results: dict[str, Any] = json.loads(run.stdout)
     return results

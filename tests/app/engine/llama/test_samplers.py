@@ -17,6 +17,7 @@ from hypothesis.extra.numpy import arrays
 
 from app.engine.grammar.json_grammar import schema_grammar
 from app.engine.llama.samplers import likeliest
+from tests.patience import PATIENCE_S
 
 GUIDE = Path(__file__).parents[4] / "assets" / "guide" / "guide-Q8_0.gguf"
 WALK = Path(__file__).with_name("grammar_walk.py")
@@ -46,7 +47,11 @@ GRAMMARS = (
 @pytest.mark.slow
 def test_the_tokens_that_a_grammar_allows_are_all_found() -> None:
     run = subprocess.run(
-        [sys.executable, str(WALK), str(GUIDE)], input=json.dumps(GRAMMARS), capture_output=True, text=True, timeout=120
+        [sys.executable, str(WALK), str(GUIDE)],
+        input=json.dumps(GRAMMARS),
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE_S,
     )
     assert run.returncode == 0, run.stderr
     walks = json.loads(run.stdout)
@@ -56,7 +61,7 @@ def test_the_tokens_that_a_grammar_allows_are_all_found() -> None:
 
 def _texts(grammar: str, *arguments: str) -> list[str]:
     command = [sys.executable, str(TEXTS), *arguments]
-    run = subprocess.run(command, input=grammar, capture_output=True, text=True, timeout=120)
+    run = subprocess.run(command, input=grammar, capture_output=True, text=True, timeout=PATIENCE_S)
     assert run.returncode == 0, run.stderr
     return [bytes.fromhex(text).decode() for text in json.loads(run.stdout)]
 
@@ -123,7 +128,7 @@ def test_where_logits_are_not_numbers_none_are_found(n: int) -> None:
 
 @pytest.fixture(scope="module")
 def choices() -> dict[str, dict[str, list[Any]]]:
-    run = subprocess.run([sys.executable, str(CHOICES), str(GUIDE)], capture_output=True, text=True, timeout=120)
+    run = subprocess.run([sys.executable, str(CHOICES), str(GUIDE)], capture_output=True, text=True, timeout=PATIENCE_S)
     assert run.returncode == 0, run.stderr
     found: dict[str, dict[str, list[Any]]] = json.loads(run.stdout)
     return found

@@ -21,6 +21,7 @@ from quantizer.write.plan_options import PlanOptions
 from quantizer.write.quantize import execute
 from quantizer.write.quantize_plan import plan
 from tests.offload.model_outlines import header_of
+from tests.patience import PATIENCE_S
 from tests.quantizer.gguf_adapters import lora, lora_weights
 
 GUIDE = Path(__file__).parents[4] / "assets" / "guide" / "guide-Q8_0.gguf"
@@ -30,7 +31,9 @@ REAL = Path(__file__).with_name("real_weight_layouts.py")
 def found(tmp_path: Path, kind: str) -> dict[str, Any]:
     model = tmp_path / f"tiny-{kind}.gguf"
     subprocess.run([sys.executable, "tests/bench/models/make_model.py", "tiny-llama", kind, model], check=True)
-    done = subprocess.run([sys.executable, str(REAL), model], capture_output=True, text=True, timeout=120, check=False)
+    done = subprocess.run(
+        [sys.executable, str(REAL), model], capture_output=True, text=True, timeout=PATIENCE_S, check=False
+    )
     assert done.returncode == 0, done.stderr
     answer: dict[str, Any] = json.loads(done.stdout)
     return answer
@@ -57,7 +60,7 @@ def test_a_model_without_repacked_weights_maps_none(tmp_path: Path) -> None:
 def copied(model: Path, kind: str, *adapters: Path) -> dict[str, Any]:
     script = Path(__file__).with_name("real_weight_copies.py")
     command = [sys.executable, str(script), str(model), kind, *map(str, adapters)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE_S, check=False)
     assert done.returncode == 0, done.stderr
     answer: dict[str, Any] = json.loads(done.stdout)
     return answer
@@ -137,7 +140,7 @@ def test_only_the_chosen_types_are_repacked(tmp_path: Path) -> None:
     options = PlanOptions(tensor_types=("ffn_down=Q4_0", "ffn_up=IQ4_NL"))
     execute(plan(model, file_type_named("Q8_0"), mixed, options), 1, is_overwriting=True, report=lambda _event: None)
     command = [sys.executable, str(REAL_TYPES), str(mixed), "Q4_0"]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE_S, check=False)
     assert done.returncode == 0, done.stderr
     answer = json.loads(done.stdout)
     if not {"Q4_0", "IQ4_NL"} <= set(answer["all"]):
@@ -160,7 +163,7 @@ def computed(model: Path, *arguments: str, **environment: str) -> list[str]:
     script = Path(__file__).with_name("real_untiled_weights.py")
     command = [sys.executable, str(script), str(model), *arguments]
     done = subprocess.run(
-        command, capture_output=True, text=True, timeout=120, check=False, env={**os.environ, **environment}
+        command, capture_output=True, text=True, timeout=PATIENCE_S, check=False, env={**os.environ, **environment}
     )
     assert done.returncode == 0, done.stderr
     digests: list[str] = json.loads(done.stdout)

@@ -11,6 +11,7 @@ from quantizer.checkpoint.config import Config
 from quantizer.gguf.header import encode_entry, encode_header
 from quantizer.tokenizers import read_vocabulary, vocabulary_entries
 from tests.app.engine.wordpiece_texts import SPECIALS, TEXTS, reference
+from tests.patience import PATIENCE_S
 
 pytestmark = pytest.mark.slow
 
@@ -34,7 +35,7 @@ def test_a_converted_bert_has_the_tokens_of_its_checkpoint(
         input=json.dumps(TEXTS),
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=PATIENCE_S,
     )
     assert done.returncode == 0, done.stderr
     found = dict(zip(TEXTS, json.loads(done.stdout), strict=True))

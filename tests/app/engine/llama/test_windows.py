@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.patience import PATIENCE_S
+
 pytestmark = pytest.mark.slow
 
 REAL_WINDOWS = Path(__file__).with_name("real_windows.py")
@@ -22,7 +24,7 @@ def made(folder: Path, file_type: str) -> Path:
 
 def test_a_sequence_goes_on_the_same_without_what_its_window_left_and_in_the_planned_memory(tmp_path: Path) -> None:
     command = [sys.executable, str(REAL_WINDOWS), str(made(tmp_path, "F32"))]
-    run = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    run = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE_S, check=False)
     assert run.returncode == 0, run.stderr
     planned, allocated, is_done, held_before, held_after, difference, *n_left = json.loads(run.stdout)
     assert allocated == planned

@@ -23,6 +23,7 @@ from offload.placement.load_parameters import ON_HOST
 from quantizer.gguf.gguf_reader import ModelFileError
 from quantizer.gguf.header import read_header
 from quantizer.system.errors import UserError
+from tests.patience import PATIENCE_S
 from tests.quantizer.gguf_files import tiny_llama
 from tests.quantizer.gguf_projectors import tiny_projector
 
@@ -35,7 +36,7 @@ ANYWHERE = Truncation()
 def answers() -> dict[str, dict[str, Any]]:
     guide = Path(__file__).parents[4] / "assets" / "guide" / "guide-Q8_0.gguf"
     run = subprocess.run(
-        [sys.executable, str(REAL_DRAFT), str(guide)], capture_output=True, text=True, timeout=120, check=False
+        [sys.executable, str(REAL_DRAFT), str(guide)], capture_output=True, text=True, timeout=PATIENCE_S, check=False
     )
     assert run.returncode == 0, run.stderr
     answered: dict[str, dict[str, Any]] = json.loads(run.stdout)

@@ -35,6 +35,7 @@ from quantizer.write.plan_options import PlanOptions
 from quantizer.write.quantize import execute
 from quantizer.write.quantize_plan import plan
 from tests.app.engine.load.test_auxiliary_models import CONFIG, GIB, MIB, SETTING, Devices, machine
+from tests.patience import PATIENCE_S
 from tests.quantizer.gguf_draft_heads import draft_head, drafted_model
 from tests.quantizer.gguf_files import tiny_llama
 
@@ -201,7 +202,11 @@ def test_greedy_answers_with_a_copy_are_those_without_and_it_is_often_right(tmp_
     script = Path(__file__).with_name("real_draft.py")
     copy = copied(GUIDE, tmp_path)
     run = subprocess.run(
-        [sys.executable, str(script), str(GUIDE), str(copy)], capture_output=True, text=True, timeout=120, check=False
+        [sys.executable, str(script), str(GUIDE), str(copy)],
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE_S,
+        check=False,
     )
     assert run.returncode == 0, run.stderr
     answers = json.loads(run.stdout)

@@ -13,6 +13,7 @@ import pytest
 
 from app.engine.load.machine import list_gpus
 from tests.app.pseudo_gpu import free_ports, pseudo_gpus
+from tests.patience import PATIENCE_S
 
 MIB = 1 << 20
 MARGIN_BYTES = 256 * MIB
@@ -32,7 +33,7 @@ def load(model: Path, folder: Path, endpoints: list[str], *, n_ctx: int = 1024, 
     script = Path(__file__).with_name("real_placement.py")
     sizes = [str(n_ctx), str(free_bytes)]
     command = [sys.executable, str(script), str(model), str(folder), ",".join(endpoints), *sizes]
-    run = subprocess.run(command, capture_output=True, text=True, timeout=120)
+    run = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE_S)
     assert run.returncode == 0, run.stderr
     report: dict[str, Any] = json.loads(run.stdout)
     return report

@@ -29,6 +29,7 @@ from offload.speed.cost_model import Work, decode_s, expected_rates, prefill_s
 from quantizer.gguf.header import read_header
 from quantizer.gguf.validation import tensors_of
 from quantizer.system.files import try_lock
+from tests.patience import PATIENCE_S
 
 WORK = Work(read_bytes={"CPU": 1e9}, operations={"CPU": 2e9}, attention_bytes=1e6, n_layers=16)
 RECORD = RunRecord(
@@ -106,7 +107,7 @@ for depth in range(40):
         pass
 """
     children = [subprocess.Popen([sys.executable, "-c", code]) for _ in range(2)]
-    assert [child.wait(timeout=60) for child in children] == [0, 0]
+    assert [child.wait(timeout=PATIENCE_S) for child in children] == [0, 0]
     assert sorted(record.depth for record in history.records("m")) == sorted([*range(40), *range(40)])
 
 

@@ -17,8 +17,7 @@ from app.engine.request import IN_MEMORY, MediaInput
 from app.protocol.errors import RequestError
 from quantizer.system.errors import EngineError, UserError
 from tests.app.engine.media.files import as_media
-
-TIMEOUT_S = 30.0
+from tests.patience import PATIENCE_S
 
 
 class GatedEncoder(FakeEncoder):
@@ -35,7 +34,7 @@ class GatedEncoder(FakeEncoder):
 
     def encode(self, chunk: MediaChunk) -> Embeddings:
         self.begun.put(chunk.content_id)
-        assert self._gate.acquire(timeout=TIMEOUT_S)
+        assert self._gate.acquire(timeout=PATIENCE_S)
         self.encoded.put(chunk.content_id)
         return super().encode(chunk)
 
@@ -64,7 +63,7 @@ class Client:
     def prepare(self, owner: str, *files: bytes, conversation: str = "chat") -> tuple[MediaLayout, ...] | UserError:
         prepared: queue.SimpleQueue[tuple[MediaLayout, ...] | UserError] = queue.SimpleQueue()
         self.queue.prepare(owner, [as_media(file) for file in files], conversation, prepared.put)
-        return prepared.get(timeout=TIMEOUT_S)
+        return prepared.get(timeout=PATIENCE_S)
 
     def chunks(self, owner: str, *files: bytes, conversation: str = "chat") -> list[MediaChunk]:
         layouts = self.prepare(owner, *files, conversation=conversation)
@@ -72,7 +71,7 @@ class Client:
         return [part for layout in layouts for part in layout.parts if isinstance(part, MediaChunk)]
 
     def wait(self) -> None:
-        assert self._woken.acquire(timeout=TIMEOUT_S)
+        assert self._woken.acquire(timeout=PATIENCE_S)
 
     def wait_until_encoding(self) -> None:
         while not self.encoder.is_encoding:
@@ -248,7 +247,7 @@ def test_what_is_asked_for_again_while_it_is_encoded_is_encoded_once(tmp_path: P
     client = Client(encoder, tmp_path, max_disk_bytes=0)
     first, second = client.chunks("request", b"tiles 2")
     client.queue.get(first)
-    encoder.begun.get(timeout=TIMEOUT_S)
+    encoder.begun.get(timeout=PATIENCE_S)
     client.queue.get(first)
     encoder.release(3)
     client.embeddings(first)
@@ -287,7 +286,7 @@ def test_the_work_of_an_aborted_request_is_dropped(tmp_path: Path) -> None:
 
 
 def test_the_running_work_of_an_aborted_request_is_interrupted(tmp_path: Path) -> None:
-    client = Client(FakeEncoder(encode_s=TIMEOUT_S), tmp_path)
+    client = Client(FakeEncoder(encode_s=PATIENCE_S), tmp_path)
     (chunk,) = client.chunks("request", b"one")
     client.queue.get(chunk)
     client.wait_until_encoding()
@@ -305,7 +304,7 @@ def test_work_that_was_interrupted_is_done_for_a_request_that_came_meanwhile(tmp
 
         def encode(self, chunk: MediaChunk) -> Embeddings:
             is_first, self.is_encoding = not self.may_notice.is_set(), True
-            assert self.may_notice.wait(TIMEOUT_S)
+            assert self.may_notice.wait(PATIENCE_S)
             if is_first:
                 raise EngineError("The encoding was interrupted.", "Send the request again.")
             return super().encode(chunk)
@@ -325,7 +324,7 @@ def test_work_that_was_interrupted_is_done_for_a_request_that_came_meanwhile(tmp
 
 
 def test_closing_interrupts_the_running_work(tmp_path: Path) -> None:
-    client = Client(FakeEncoder(encode_s=TIMEOUT_S), tmp_path)
+    client = Client(FakeEncoder(encode_s=PATIENCE_S), tmp_path)
     (chunk,) = client.chunks("request", b"one")
     client.queue.get(chunk)
     client.wait_until_encoding()
@@ -339,13 +338,13 @@ def test_an_owner_that_ended_is_not_called(tmp_path: Path) -> None:
     class Slow(FakeEncoder):
         def layout(self, media: MediaInput) -> MediaLayout:
             started.set()
-            assert may_end.wait(TIMEOUT_S)
+            assert may_end.wait(PATIENCE_S)
             return super().layout(media)
 
     client = Client(Slow(), tmp_path)
     called: list[object] = []
     client.queue.prepare("request", [as_media(b"one")], "chat", called.append)
-    assert started.wait(TIMEOUT_S)
+    assert started.wait(PATIENCE_S)
     client.queue.end("request")
     may_end.set()
     assert client.seen(b"two", owner="another")

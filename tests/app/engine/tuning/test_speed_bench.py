@@ -20,6 +20,7 @@ from app.engine.tuning.tune_results import RuntimeSettings, SpeedMeasurement
 from quantizer.gguf.tensor_types import file_type_named
 from quantizer.write.quantize import execute
 from tests.bench.models.make_model import plan_random_model
+from tests.patience import PATIENCE_S
 
 REAL_DEPTH = Path(__file__).with_name("real_depth.py")
 
@@ -36,7 +37,7 @@ def hybrid_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.mark.parametrize("model", ["tiny_model", "hybrid_model"])
 def test_fused_attention_attends_to_overlaid_states_too(model: str, request: pytest.FixtureRequest) -> None:
     child = [sys.executable, str(REAL_DEPTH), str(request.getfixturevalue(model))]
-    run = subprocess.run(child, capture_output=True, text=True, timeout=60)
+    run = subprocess.run(child, capture_output=True, text=True, timeout=PATIENCE_S)
     assert run.returncode == 0, run.stderr
     for same, overlaid, overlaid_again in json.loads(run.stdout).values():
         assert same < 1e-3

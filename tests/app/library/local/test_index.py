@@ -26,6 +26,7 @@ from app.protocol.library import ModelFacts
 from quantizer.system.errors import StorageError
 from tests.app.external_folders import hugging_face_model, ollama_model
 from tests.app.small_models import small_model, small_shards
+from tests.patience import PATIENCE_S
 
 ADDS_ROWS = """
 import sys
@@ -137,7 +138,7 @@ def test_a_name_of_any_bytes_is_kept(tmp_path: Path) -> None:
 def test_four_processes_write_at_once_and_lose_nothing(tmp_path: Path) -> None:
     command = [sys.executable, "-P", "-c", ADDS_ROWS, str(tmp_path / "cache")]
     writers = [subprocess.Popen([*command, str(tmp_path / str(number))]) for number in range(4)]
-    assert [writer.wait(timeout=60) for writer in writers] == [0] * 4
+    assert [writer.wait(timeout=PATIENCE_S) for writer in writers] == [0] * 4
     with Index(tmp_path / "cache") as index:
         assert len(index.records()) == 160
         assert not index.was_damaged

@@ -21,6 +21,7 @@ from quantizer.gguf.gguf_reader import ModelFileError
 from quantizer.system.errors import StorageError
 from tests.app.external_folders import ollama_model
 from tests.app.small_models import small_model, small_shards
+from tests.patience import PATIENCE_S
 
 COPIES = """
 import sys, time
@@ -201,7 +202,7 @@ def test_a_killed_copy_resumes(tmp_path: Path, models: Path) -> None:
     [partial] = target.parent.glob("*.partial")
     n_standing = partial.stat().st_size
     assert n_standing > 0
-    subprocess.run(command, check=True, stdout=subprocess.DEVNULL, timeout=60)
+    subprocess.run(command, check=True, stdout=subprocess.DEVNULL, timeout=PATIENCE_S)
     assert target.read_bytes() == source.read_bytes()
     assert _files(models) == ["local/m/m.gguf"]
 

@@ -11,6 +11,7 @@ import httpx
 import pytest
 
 from tests.app.running import RunningService
+from tests.patience import PATIENCE_S
 
 pytestmark = [
     pytest.mark.skipif(sys.platform != "linux", reason="only Linux says whose a connection is"),
@@ -25,7 +26,7 @@ def _asking_as_another(url: str, headers: Mapping[str, str]) -> Iterator[httpx.C
     """Yield a client whose connections are another user's: a socket is of the user who opens it."""
     os.seteuid(_NOBODY)
     try:
-        with httpx.Client(base_url=url, headers=headers, trust_env=False, timeout=60) as http:
+        with httpx.Client(base_url=url, headers=headers, trust_env=False, timeout=PATIENCE_S) as http:
             yield http
     finally:
         os.seteuid(0)

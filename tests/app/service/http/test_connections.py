@@ -15,6 +15,7 @@ from app.service.http.connections import ConnectionLimits, LimitedConnection, mo
 from app.service.server import on_loop_error
 from tests.app.running import RunningService
 from tests.app.service.listening import listening
+from tests.patience import PATIENCE_S
 
 _HEAD = b"GET / HTTP/1.1\r\nHost: localhost\r\n"
 _WHOLE = b"whole\r\n0\r\n\r\n"
@@ -209,7 +210,7 @@ async def _flood(service: RunningService, n_flood: int) -> None:
     port = httpx.URL(base_url).port
     assert port is not None
     flood = [await _Client.open(port, b"GET /health HTTP/1.1\r\nHost: localhost\r\n\r\n") for _ in range(n_flood)]
-    async with httpx.AsyncClient(base_url=base_url, headers=service.http.headers, timeout=60) as honest:
+    async with httpx.AsyncClient(base_url=base_url, headers=service.http.headers, timeout=PATIENCE_S) as honest:
         for _ in range(20):
             assert (await honest.get("/health")).status_code == 200
             assert (await honest.post("/v1/completions", json={"prompt": "a", "max_tokens": 2})).status_code == 200

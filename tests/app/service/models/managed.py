@@ -22,6 +22,7 @@ from app.service.shutdown_policy import ShutdownPolicy
 from app.settings.settings import Settings
 from tests.app.service.pool.memory_fake import FakeMemory
 from tests.app.thread_worker import thread_worker
+from tests.patience import PATIENCE_S
 
 __all__ = ["CODER", "CODER_STEM", "SIZES", "WORDS", "calling", "library_settings", "managing", "states"]
 
@@ -64,7 +65,7 @@ def calling(models: ModelManager) -> httpx.AsyncClient:
     transport = httpx.ASGITransport(
         app=create_app(models, JobManager(models.settings), ShutdownPolicy(is_owned=False), GuardPolicy())
     )
-    return httpx.AsyncClient(transport=transport, base_url="http://localhost", timeout=120)
+    return httpx.AsyncClient(transport=transport, base_url="http://localhost", timeout=PATIENCE_S)
 
 
 def states(models: ModelManager) -> dict[str, str]:

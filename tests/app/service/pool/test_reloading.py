@@ -16,6 +16,7 @@ from app.protocol.plan import PlanRequest
 from app.service.api.native.library import apply_plan_request
 from quantizer.system.errors import UsageError
 from tests.app.running import RunningService
+from tests.patience import PATIENCE_S
 
 LONG = GenerationOptions(max_tokens=900, samplers={"ignore_eos": True})  # it runs when the reload comes
 
@@ -67,7 +68,7 @@ async def test_a_model_is_reloaded_with_threads_and_context_shift(own_service: R
         await client.reload(PlanRequest(n_ctx=256, n_threads=1, context_shift=True))
         own_service.wait_until(lambda model: model["state"] == "ready" and model["n_ctx"] == 256)
     body = {"messages": [{"role": "user", "content": "go on"}], "max_tokens": 300, "ignore_eos": True}
-    response = await asyncio.to_thread(own_service.http.post, "/v1/chat/completions", json=body, timeout=120)
+    response = await asyncio.to_thread(own_service.http.post, "/v1/chat/completions", json=body, timeout=PATIENCE_S)
     assert response.json()["usage"]["completion_tokens"] == 300  # more than the context holds
 
 

@@ -17,6 +17,7 @@ from quantizer.convert.checkpoint_source import open_checkpoint
 from quantizer.gguf.tensor_types import file_type_named
 from quantizer.write.quantize import execute
 from quantizer.write.quantize_plan import plan
+from tests.patience import PATIENCE_S
 from tests.quantizer.encoder_checkpoints import TinyBert, TinyRanker
 
 ENGINE = Path(__file__).parents[3] / "app" / "engine" / "llama" / "real_embedding.py"
@@ -30,7 +31,12 @@ def through_engine(folder: Path, case: dict[str, Any]) -> dict[str, Any]:
     execute(plan(folder, file_type_named("F32"), model), 1, False, lambda _done: None)
     request = json.dumps({str(model): {"case": case}})
     run = subprocess.run(
-        [sys.executable, str(ENGINE), "64"], input=request, capture_output=True, text=True, timeout=60, check=False
+        [sys.executable, str(ENGINE), "64"],
+        input=request,
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE_S,
+        check=False,
     )
     assert run.returncode == 0, run.stderr
     answer: dict[str, Any] = json.loads(run.stdout)[str(model)]["case"]

@@ -13,6 +13,7 @@ import pytest
 
 from quantizer.system.process import is_process_alive
 from tests.app.client.scripted_client import ScriptedClient, ScriptedReply
+from tests.patience import PATIENCE_S
 from tests.tui.conftest import _key_event
 from tui.chat.composer.shell_command import run_shell_command, shell_command
 
@@ -89,7 +90,7 @@ async def test_stopping_ends_all_that_it_started(tmp_path):
         await task
     pid = int((tmp_path / "pid").read_text())
     with suppress(psutil.NoSuchProcess):
-        psutil.Process(pid).wait(60)  # it was killed; the system may take a moment
+        psutil.Process(pid).wait(PATIENCE_S)  # it was killed; the system may take a moment
 
 
 @posix

@@ -10,6 +10,8 @@ from typing import Any
 
 from websockets.sync.client import ClientConnection, connect
 
+from tests.patience import PATIENCE_S
+
 __all__ = ["AUTHENTICATION", "SdkClient", "connected", "history", "of_model", "predict", "stack"]
 
 # What the Python SDK 1.5.0 sends first; it makes both up.
@@ -37,7 +39,7 @@ class SdkClient:
     def receive(self) -> dict[str, Any]:
         """Return the next frame that is no warning."""
         while True:
-            frame = json.loads(self._websocket.recv(timeout=60))
+            frame = json.loads(self._websocket.recv(timeout=PATIENCE_S))
             if frame["type"] != "communicationWarning":
                 return dict(frame)
             self.warnings.append(frame["warning"])
@@ -89,7 +91,7 @@ def connected(
     address = f"{url.replace('http', 'ws', 1)}/{namespace}"
     with connect(address, additional_headers=headers, compression=None, proxy=None) as websocket:
         websocket.send(json.dumps(first))
-        answer = json.loads(websocket.recv(timeout=60))
+        answer = json.loads(websocket.recv(timeout=PATIENCE_S))
         assert answer == {"success": True}, answer
         yield SdkClient(websocket)
 

@@ -23,6 +23,7 @@ from tests.app.running import RunningService
 from tests.app.service.api.lmstudio.sdk_client import SdkClient, connected, history, of_model, predict, stack
 from tests.app.service.api.picture_requests import FILE
 from tests.app.service.models.managed import library_settings, managing, states
+from tests.patience import PATIENCE_S
 from tests.quantizer.gguf_files import tiny_llama
 
 SCHEMA = {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]}
@@ -381,7 +382,7 @@ def test_the_service_ends_with_clients_connected(start_service: Callable[..., Ru
         assert client.result("getExperimentFlags") == []
         assert service.process.stdin is not None
         service.process.stdin.close()
-        assert service.process.wait(timeout=60) == 0
+        assert service.process.wait(timeout=PATIENCE_S) == 0
 
 
 def test_a_service_listens_where_the_sdks_look() -> None:

@@ -15,6 +15,7 @@ from websockets.sync.client import connect
 from app.common.keys import KeyFile, KeyScope, lmstudio_token
 from tests.app.running import RunningService
 from tests.app.service.api.lmstudio.sdk_client import AUTHENTICATION, connected, of_model, predict, stack
+from tests.patience import PATIENCE_S
 
 KEY = "llm-a-key-of-this-test"
 
@@ -83,11 +84,11 @@ def test_without_a_key_nothing_is_answered(keyed: RunningService, first: dict[st
     """The SDKs make up an identifier and a passkey where they are given none."""
     with connect(keyed.url.replace("http", "ws") + "/llm", compression=None, proxy=None) as websocket:
         websocket.send(json.dumps(first))
-        refused = json.loads(websocket.recv(timeout=60))
+        refused = json.loads(websocket.recv(timeout=PATIENCE_S))
         assert refused["success"] is False
         assert isinstance(refused["error"], str)
         with pytest.raises(ConnectionClosedError, match="1008"):
-            websocket.recv(timeout=60)
+            websocket.recv(timeout=PATIENCE_S)
 
 
 def test_a_key_in_the_form_of_lm_studios_tokens_is_accepted(keyed: RunningService) -> None:

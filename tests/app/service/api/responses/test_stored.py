@@ -19,6 +19,7 @@ from app.service.api.responses.store import FILE_NAME
 from tests.app.running import RunningService
 from tests.app.service.api import sdk
 from tests.app.service.api.responses.test_routes import CALL, TOOL, _events
+from tests.patience import PATIENCE_S
 
 Start = Callable[..., RunningService]
 
@@ -227,7 +228,7 @@ def test_the_prefix_of_a_stored_response_outlives_the_engine_and_the_service(
     assert usage["input_tokens_details"]["cached_tokens"] >= first["usage"]["input_tokens"]
     assert before.process.stdin is not None
     before.process.stdin.close()
-    assert before.process.wait(timeout=60) == 0
+    assert before.process.wait(timeout=PATIENCE_S) == 0
     after = start_service(model="guide", **places)
     body = {"input": "And then?", "previous_response_id": first["id"], "max_output_tokens": 1}
     usage = after.http.post("/v1/responses", json=body).json()["usage"]
@@ -444,7 +445,7 @@ def test_a_background_response_fails_with_its_service_however_that_ends(start_se
     dying.process.wait()
     assert leaving.process.stdin is not None
     leaving.process.stdin.close()
-    assert leaving.process.wait(timeout=60) == 0
+    assert leaving.process.wait(timeout=PATIENCE_S) == 0
     later = start_service(data_dir=str(tmp_path))
     cut, left = (later.http.get(f"/v1/responses/{each}").json() for each in (of_dying, of_leaving))
     assert (cut["status"], left["status"]) == ("failed", "failed")
