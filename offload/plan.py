@@ -14,12 +14,15 @@ from offload.advice.remedies import Remedy, find_remedies, plan_warnings
 from offload.devices.machine import Machine
 from offload.footprint.kv_cache import DEFAULT_N_CELLS, DEFAULT_N_CTX
 from offload.footprint.model import DEFAULT_DEPTH, PlannedModel, RunConfig
-from offload.placement.assessment import Assessment, FitLevel, assess, choose
+from offload.placement.assessment import Assessment, FitLevel, assess, choose, supports_lazy_tables
 from offload.placement.load_parameters import ON_HOST, LoadParameters, load_parameters
 from offload.placement.shares import Share, overfull
 from offload.speed.cost_model import Rates
 from quantizer.gguf.tensor_types import FILE_TYPES
 
+# A larger table stays in the file though there is memory for it: to load it takes longer than to read its rows
+# (`auto_min_size` in src/llama-model-loader.cpp, as vendored in llama-cpp-python 0.3.36).
+_LAZY_BYTES = 4 << 30
 _DEPTH_SHARE = 4  # speeds are predicted for a quarter of the context: a long one will not stay empty
 
 
@@ -93,6 +96,7 @@ def _resolved(model: PlannedModel, requested: RunConfig, machine: Machine) -> Ru
         depth=min(n_ctx, max(DEFAULT_DEPTH, n_ctx // _DEPTH_SHARE)),
         is_fused=requested.is_fused or requested.kv_types.needs_flash_attention,
         n_outputs=requested.n_outputs or (model.most_outputs(requested.n_sequences) if machine.gpus else 0),
+        has_lazy_tables=model.lazy_bytes > _LAZY_BYTES and supports_lazy_tables(machine),
         gpu_layers=None,
     )
     return replace(resolved, n_ubatch=model.bounded_ubatch(resolved))

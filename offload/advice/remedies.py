@@ -185,6 +185,9 @@ def plan_warnings(found: Assessment, rates: Rates, n_ctx_train: int) -> Iterator
         yield "It barely fits: loading may fail if another program uses more memory."
     yield from _device_warnings(found, rates)
     yield from _assumptions(found, rates)
+    if found.placement is not None and (lazy_bytes := found.profile.lazy_bytes):
+        what = f"Its per-layer embeddings, {format_memory(lazy_bytes)}, stay in the file"
+        yield f"{what}: the rows that a text needs are read when it comes."
     if not found.profile.is_exact:
         yield "This architecture has further caches that are not counted: it needs more memory."
     if 0 < n_ctx_train < found.profile.run_config.n_ctx:

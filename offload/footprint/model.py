@@ -73,8 +73,9 @@ class RunConfig:
     """The configuration of a run. All sequences share `n_cells`, and `n_sequences` of them are served at once. `depth`
     is the number of tokens before the one whose speed is predicted, `n_prompt` the length of the prompt whose speed is
     predicted; `layout` says which weights the processor repacks. At most `n_outputs` tokens of a step have logits, 0 is
-    no limit. Only a request for a plan leaves `n_ctx` or `n_cells` open with 0, or has `gpu_layers`: layers by GPU
-    name, the output counted as one; None leaves them to the planner."""
+    no limit. With `has_lazy_tables` per-layer embeddings stay in the file: a row is read when a token needs it. Only a
+    request for a plan leaves `n_ctx` or `n_cells` open with 0, or has `gpu_layers`: layers by GPU name, the output
+    counted as one; None leaves them to the planner."""
 
     n_ctx: int = 0
     n_cells: int = 0
@@ -86,6 +87,7 @@ class RunConfig:
     n_prompt: int = DEFAULT_N_PROMPT
     is_fused: bool = True
     layout: WeightLayout = DEFAULT_LAYOUT
+    has_lazy_tables: bool = False
     gpu_layers: Mapping[str, int] | None = None
 
 
@@ -100,7 +102,7 @@ class ModelProfile:
     cache lies with the processor do not attend: they take at most `unattending_bytes`. A GPU that computes prompts with
     weights of the processor's memory holds a copy of `fetched_bytes` at most, of `fetched_output_bytes` where the
     output lies there, and of a layer's `fetched_cache_bytes`. `prompt_operations` are what a processor that has all
-    layers computes for a token in the middle of a prompt, by kind."""
+    layers computes for a token in the middle of a prompt, by kind. `lazy_bytes` stay in the file, and count nowhere."""
 
     layers: tuple[Layer, ...]
     input_bytes: int
@@ -115,6 +117,7 @@ class ModelProfile:
     prompt_operations: Mapping[str, float] = field(default_factory=dict)
     fetched_bytes: int = 0
     fetched_output_bytes: int = 0
+    lazy_bytes: int = 0
     fetched_cache_bytes: int = 0
     extras: tuple[AuxiliaryUsage, ...] = ()
 
@@ -194,9 +197,10 @@ def profile_of(
     )
     n_prompt = min(run_config.n_prompt, run_config.n_ctx or run_config.n_prompt)
     inputs_bytes = shape.n_embd * n_ubatch * _FLOAT_BYTES
+    lazy_bytes = weights.lazy_bytes if run_config.has_lazy_tables else 0
     return ModelProfile(
         layers=(*layers, weights.output),
-        input_bytes=weights.input.weight_bytes,
+        input_bytes=weights.input.weight_bytes - lazy_bytes,
         tied_bytes=weights.tied_bytes,
         compute_bytes=computing(),
         inner_compute_bytes=computing(has_output=False),
@@ -208,6 +212,7 @@ def profile_of(
         prompt_operations=_prompt_operations(header, weights, caches, n_prompt / 2, run_config),
         fetched_bytes=max((layer.largest_bytes for layer in layers), default=0),
         fetched_output_bytes=weights.output.largest_bytes,
+        lazy_bytes=lazy_bytes,
         fetched_cache_bytes=max(kept, default=0),
     )
 
@@ -261,6 +266,11 @@ class PlannedModel:
             for depth in (0, caches.n_window, caches.n_window + 1)
         )
         return (last - middle) / first if first else 0.0
+
+    @property
+    def lazy_bytes(self) -> int:
+        """Bytes of its tables that may stay in the file, to be read row by row."""
+        return self._weights.lazy_bytes
 
     @property
     def kv_shape(self) -> KvShape:

@@ -48,6 +48,9 @@ def _bytes_read(tensor: TensorInfo, header: Header) -> int:
 _ALIGNMENT = 32  # of tensors in a buffer of the CPU; a file's own alignment comes to the same
 _LAYER = re.compile(r"blk\.(\d+)\.")
 _FEED_FORWARD = re.compile(r"\.ffn_(gate|up|down|gate_up)\.weight$")
+# The tensors that are created with TENSOR_READ_LAZY: `load_arch_tensors` in src/models/gemma4.cpp and qwen4exp.cpp, as
+# vendored in llama-cpp-python 0.3.36.
+_LAZY_TABLE, _WITH_LAZY_TABLES = "per_layer_token_embd.weight", {"gemma4", "qwen4exp"}
 _INPUTS = ("token_embd", "position_embd", "token_types", "per_layer_token_embd")
 
 
@@ -89,13 +92,15 @@ class Layer:
 class WeightTable:
     """All weights of a model. The input stays with the CPU wherever the layers go. Where `is_tied` the output matrix is
     the embedding: `output` counts it as read, and `tied_bytes` is what a device that has the output holds once more.
-    The weights of `layers` are those of a token of a prompt: only the last one has an output."""
+    The weights of `layers` are those of a token of a prompt: only the last one has an output. `lazy_bytes` of the input
+    may stay in the file: llama.cpp reads a row of such a table when a token needs it."""
 
     input: Layer
     layers: tuple[Layer, ...]
     output: Layer
     tied_bytes: int
     has_experts: bool
+    lazy_bytes: int = 0
 
 
 def weights_of(header: Header, tensors: Sequence[TensorInfo], *, has_mtp_layer: bool = False) -> WeightTable:
@@ -127,7 +132,9 @@ def weights_of(header: Header, tensors: Sequence[TensorInfo], *, has_mtp_layer: 
             largest_bytes=max([output.largest_bytes, *(_padded(tensor.n_bytes) for tensor in embeddings)]),
         )
     groups = tuple(_alike(layers, header, has_experts))
-    return WeightTable(_group(inputs, header, has_experts), groups, output, tied_bytes, has_experts)
+    is_lazy = header.architecture in _WITH_LAZY_TABLES
+    lazy_bytes = sum(_padded(tensor.n_bytes) for tensor in inputs if is_lazy and tensor.name == _LAZY_TABLE)
+    return WeightTable(_group(inputs, header, has_experts), groups, output, tied_bytes, has_experts, lazy_bytes)
 
 
 def _alike(layers: Iterable[Sequence[TensorInfo]], header: Header, has_experts: bool) -> Iterator[Layer]:

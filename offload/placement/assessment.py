@@ -227,7 +227,24 @@ def _what(found: Assessment) -> tuple[object, ...]:
 
 
 def _others(model: PlannedModel, wanted: RunConfig, machine: Machine) -> Iterator[RunConfig]:
-    """Yield the configurations beside `wanted`, those first that cost less."""
+    """Yield the configurations beside `wanted`, those first that cost less. Tables whose rows are read from the file
+    cost a page fault for each new token, where memory is short in any case."""
+    if not wanted.has_lazy_tables and model.lazy_bytes and supports_lazy_tables(machine):
+        lazy = replace(wanted, has_lazy_tables=True)
+        yield lazy
+        yield from _other_sizes(model, wanted, machine)
+        wanted = lazy
+    yield from _other_sizes(model, wanted, machine)
+
+
+def supports_lazy_tables(machine: Machine) -> bool:
+    """Return whether llama.cpp may leave tables in the file: not beside a GPU that shares the processor's memory, of
+    which some cannot use a mapped file. Source: `mmap_support` in ggml/src/ggml-cuda/ggml-cuda.cu and
+    ggml-vulkan/ggml-vulkan.cpp, as vendored in llama-cpp-python 0.3.36."""
+    return not any(gpu.shares_host for gpu in machine.gpus)
+
+
+def _other_sizes(model: PlannedModel, wanted: RunConfig, machine: Machine) -> Iterator[RunConfig]:
     attention = [wanted.is_fused] if wanted.kv_types.needs_flash_attention else [wanted.is_fused, not wanted.is_fused]
     larger = [n for n in _LARGER_UBATCHES if machine.gpus and wanted.n_ubatch < n <= model.max_ubatch]
     smaller = [n for n in _SMALLER_UBATCHES if model.min_ubatch <= n < wanted.n_ubatch]

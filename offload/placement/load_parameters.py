@@ -38,6 +38,7 @@ class LoadParameters:
     Tensors whose names match `host_pattern` stay with the processor; it is empty where none do. Unless `offload_kqv`
     the cache and the attention over it are the processor's, of layers on GPUs too. `n_ubatch`, `n_outputs` (the most
     tokens of a step that have logits, 0: all) and `flash_attention` are what compute buffers were counted for.
+    With `has_lazy_tables` the rows of tables that llama.cpp marks are read from the file when a token needs them.
     `n_threads` 0 leaves them to what was measured; 1 is enough where no layer is computed by the processor.
     """
 
@@ -52,6 +53,7 @@ class LoadParameters:
     n_outputs: int = 0
     flash_attention: bool = False
     load_mode: LoadMode = LoadMode.AUTO
+    has_lazy_tables: bool = False
     n_threads: int = 0
 
 
@@ -80,6 +82,7 @@ def load_parameters(profile: ModelProfile, machine: Machine, placement: Placemen
         n_outputs=n_outputs if n_outputs < profile.run_config.n_ubatch else 0,
         flash_attention=profile.run_config.is_fused,
         load_mode=LoadMode.NONE if host_pattern else _load_mode(profile, machine, placement),
+        has_lazy_tables=bool(profile.lazy_bytes),
         n_threads=0 if has_host_work else 1,
     )
 

@@ -512,5 +512,7 @@ class PlacementParams:
         params.devices = ctypes.addressof(self._devices)
         params.tensor_split = self._split
         params.load_mode = _LOAD_MODES[self._parameters.load_mode]
+        is_lazy = self._parameters.has_lazy_tables  # by itself llama.cpp would decide by another limit than the plan
+        params.lazy_mode = lib.LLAMA_LAZY_MODE_ON if is_lazy else lib.LLAMA_LAZY_MODE_OFF
         if self._overrides[0].pattern:
             params.tensor_buft_overrides = ctypes.addressof(self._overrides)

@@ -7,11 +7,14 @@ from itertools import pairwise
 
 import pytest
 
-from offload.devices.machine import Machine
+from app.library.hub.catalogue import read_catalogue
+from offload.devices.machine import Device, DeviceKind, Machine
 from offload.footprint.auxiliary_models import AuxiliaryModels, PlannedDraft
 from offload.footprint.kv_cache import KvTypes
 from offload.footprint.model import PlannedModel, RunConfig
 from offload.placement.assessment import FitLevel, assess, choose
+from offload.placement.load_parameters import load_parameters
+from offload.plan import plan
 from offload.speed.cost_model import expected_rates
 from quantizer.gguf.tensor_types import file_type_named
 from tests.offload.machines import MACHINES
@@ -133,3 +136,62 @@ def test_a_model_that_never_fits_is_reported_with_its_smallest_need() -> None:
     found = choose(model("qwen3-30b-a3b", "Q4_K_M"), WANTED, MACHINES["container of 4 GiB"], RATES)
     assert found.verdict is FitLevel.WONT_RUN
     assert found.profile.run_config.n_cells == WANTED.n_ctx
+
+
+def gemma_4(file_type: str) -> PlannedModel:
+    """Gemma 4 E4B, whose layers have embeddings of their own in one table: 2.15 GiB of 4.97 in Q4_K_M."""
+    (found,) = (each for each in read_catalogue().models if each.name == "gemma-4-e4b")
+    return found.outline().quantized(file_type_named(file_type))
+
+
+def processor(free_gib: float, *gpus: Device) -> Machine:
+    free_bytes = int(free_gib * GIB)
+    host = Device(
+        name="CPU", kind=DeviceKind.CPU, total_bytes=free_bytes, free_bytes=free_bytes, bytes_per_s=30e9, n_cores=4
+    )
+    return Machine(host, gpus)
+
+
+def test_tables_stay_in_the_file_only_where_memory_is_short_for_them() -> None:
+    planned, memory_gib = gemma_4("Q4_K_M"), (3.0, 4.0, 4.75, 5.25, 6.0, 7.0, 9.0)
+    chosen = {}
+    for free_gib in memory_gib:
+        machine = processor(free_gib)
+        found = plan(planned, RunConfig(), machine, expected_rates(machine), wants_remedies=False)
+        chosen[free_gib] = found.assessment.profile.lazy_bytes, found.assessment.verdict
+        assert any("stay in the file" in each for each in found.warnings) is (
+            found.assessment.placement is not None and bool(found.assessment.profile.lazy_bytes)
+        )
+        if found.assessment.placement is not None:
+            parameters = load_parameters(found.assessment.profile, machine, found.assessment.placement)
+            assert parameters.has_lazy_tables is bool(found.assessment.profile.lazy_bytes)
+    assert planned.lazy_bytes > 2 * GIB
+    assert chosen[3.0][1] is FitLevel.WONT_RUN
+    assert chosen[4.75] == chosen[5.25] == (planned.lazy_bytes, FitLevel.FITS)
+    assert chosen[7.0] == chosen[9.0] == (0, FitLevel.FITS)
+
+
+def test_what_stays_in_the_file_takes_no_memory_and_changes_no_speed() -> None:
+    planned, machine = gemma_4("Q8_0"), processor(24)
+    rates = expected_rates(machine)
+    kept, lazy = (
+        assess(planned.profile(replace(WANTED, has_lazy_tables=is_lazy)), machine, rates) for is_lazy in (False, True)
+    )
+    assert kept.profile.total_bytes - lazy.profile.total_bytes == planned.lazy_bytes
+    assert lazy.speed == kept.speed
+
+
+def test_a_table_beyond_4_gib_stays_in_the_file_with_memory_for_it_but_beside_no_gpu_that_shares_the_memory() -> None:
+    planned, shared = (
+        gemma_4("F16"),
+        Device(name="iGPU", kind=DeviceKind.INTEGRATED, total_bytes=24 * GIB, free_bytes=0),
+    )
+    for machine, is_lazy in ((processor(24), True), (processor(24, shared), False)):
+        found = plan(planned, RunConfig(), machine, expected_rates(machine), wants_remedies=False)
+        assert bool(found.assessment.profile.lazy_bytes) is is_lazy
+
+
+def test_a_model_without_such_a_table_is_never_planned_with_one() -> None:
+    machine = processor(4)
+    found = plan(model("llama-3.1-8b", "Q4_K_M"), RunConfig(), machine, expected_rates(machine), wants_remedies=False)
+    assert found.run_config.has_lazy_tables is False
