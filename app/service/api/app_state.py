@@ -13,6 +13,7 @@ from starlette.requests import HTTPConnection, Request
 
 from app.common.service_identity import ServiceIdentity
 from app.engine.request import BATCH_PRIORITY
+from app.library.local.model_task import ModelTask
 from app.library.local.resolve import BUILT_IN
 from app.protocol.chat import BATCH, PRIORITY_HEADER
 from app.protocol.errors import RequestError
@@ -26,7 +27,7 @@ from app.service.http.streaming import unless_gone
 from app.service.jobs.manager import JobManager
 from app.service.models.library import LibraryService, PlanService
 from app.service.models.manager import ModelManager
-from app.service.models.model_file import ModelTask, is_placeholder
+from app.service.models.model_file import is_placeholder
 from app.service.models.served_model import ServedModel
 from app.service.pool.engine_pool import IdleLimit
 from app.service.threads import in_thread

@@ -12,6 +12,7 @@ from typing import Any
 from app.common.event_log import log_event
 from app.engine.messages import EngineConfig, UnfitPolicy
 from app.library.local.model_files import ModelRef
+from app.library.local.model_task import ModelTask
 from app.library.local.projectors import general_choice
 from app.library.local.resolve import UnknownModelError
 from app.protocol.errors import RequestError
@@ -22,7 +23,6 @@ from app.service.models.model_file import (
     FileFacts,
     ModelCatalog,
     ModelFile,
-    ModelTask,
     Senses,
     is_current,
     is_placeholder,

@@ -21,6 +21,7 @@ from typing import Literal, TypeAlias
 from app.library.external import adapters_of, recipe_of, recipe_stamp, weights_of
 from app.library.local.model_files import FileIdentity, ModelRef, identity_of
 from app.library.local.model_sampling import read_model_sampling, sampling_stamp
+from app.library.local.model_task import ModelTask, task_of
 from app.library.local.projectors import (
     NOTHING_FOUND,
     FoundProjector,
@@ -43,13 +44,10 @@ from quantizer.system.errors import UsageError
 from quantizer.system.files import explained
 
 Modality: TypeAlias = Literal["text", "image", "audio"]
-ModelTask: TypeAlias = Literal["text", "vectors", "ranking"]  # what a model was made for
 
 MAX_SCALE = 100.0
 _TEMPLATE, _TOKENS = "tokenizer.chat_template", "tokenizer.ggml.tokens"
 _TOOL_TEMPLATE = f"{_TEMPLATE}.tool_use"  # of Command R+, Hermes 2 Pro and others that have several
-_RANK = 4  # as a `pooling_type`
-_WITH_ENCODER = ("t5", "t5encoder")  # only the encoder runs
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,7 +143,7 @@ def read_model_file(path: Path, projector: str = "", manifest: Path | None = Non
         n_ctx_train=header.integer(f"{header.architecture}.context_length") or 0,
         n_bytes=header.file_bytes,
         infill=infill_tokens_of(header),
-        task=_task(header.architecture, header.metadata),
+        task=task_of(header.architecture, header.metadata),
         sampling=read_model_sampling(header, recipe),
         recipe=recipe,
         identity=identity_of(path),
@@ -181,16 +179,6 @@ def with_current_recipe(ref: ModelRef, file: ModelFile) -> ModelFile:
         recipe_stamp=stamp,
         sampling_stamp=beside,
     )
-
-
-def _task(architecture: str, metadata: Mapping[str, object]) -> ModelTask:
-    """Return what a model was made for: those that pool the vectors of tokens write no text."""
-    pooling = metadata.get(f"{architecture}.pooling_type")
-    if pooling == _RANK:
-        return "ranking"
-    is_bidirectional = metadata.get(f"{architecture}.attention.causal") is False
-    is_encoder = is_bidirectional or architecture in _WITH_ENCODER
-    return "vectors" if pooling or is_encoder else "text"
 
 
 def _token(header: Header, key: str) -> str:
@@ -335,7 +323,7 @@ class FileFacts:
 
     @property
     def task(self) -> ModelTask:
-        return _task(self.info.architecture, self.metadata)
+        return task_of(self.info.architecture, self.metadata)
 
 
 def read_facts(path: Path, projector: str = "") -> FileFacts:

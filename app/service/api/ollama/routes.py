@@ -14,6 +14,7 @@ from typing_extensions import TypedDict
 
 from app.common.answer_text import reasoning_tags_of
 from app.library.external import recipe_of
+from app.library.local.model_task import ModelTask
 from app.library.local.resolve import UnknownModelError
 from app.service.api.app_state import app_state, model_of, planner_warnings, turn_of
 from app.service.api.embeddings import as_floats
@@ -52,7 +53,6 @@ from app.service.http.guard import require_manage
 from app.service.http.routing import Router, errors
 from app.service.http.streaming import JsonResponse, LineStream, while_connected
 from app.service.infill_request import fim_generation
-from app.service.models.model_file import ModelTask
 from app.service.models.served_model import ServedModel
 
 router = Router()
