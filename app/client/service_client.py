@@ -5,6 +5,7 @@ Owns these calls. Independent of how the service is started (`app.client.launche
 
 from __future__ import annotations
 
+from base64 import b64decode
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import aclosing
 from typing import Any
@@ -214,6 +215,23 @@ class ServiceClient(Connection):
     ) -> AsyncGenerator[AnswerEvent, None]:
         """Yield the continuation of `prompt` as `chat` yields an answer. Raises as `chat`."""
         return self._streamed("/v1/completions", completion_body(prompt, model, options))
+
+    async def embed(self, texts: Sequence[str], model: str) -> list[bytes]:
+        """Return the vector of each text by an embedding model, of length 1, as little-endian float32. Texts longer
+        than its context are cut. Loads the model where needed. Raises RequestError for another model."""
+        body = {"model": model, "input": list(texts), "encoding_format": "base64", "truncate": True}
+        answer = await self.call("POST", "/v1/embeddings", body)
+        with self._parsing():
+            vectors = {int(row["index"]): b64decode(row["embedding"]) for row in answer["data"]}
+            return [vectors[index] for index in range(len(texts))]
+
+    async def rerank(self, query: str, documents: Sequence[str], model: str) -> list[float]:
+        """Return how well each document answers `query` by a reranker: higher is better. Loads it where needed. Raises
+        RequestError for another model."""
+        answer = await self.call("POST", "/v1/rerank", {"model": model, "query": query, "documents": list(documents)})
+        with self._parsing():
+            scores = {int(rank["index"]): float(rank["relevance_score"]) for rank in answer["results"]}
+            return [scores[index] for index in range(len(documents))]
 
     async def end_thought(self, response_id: str) -> None:
         """End the reasoning of a running answer, named by its deltas, so that its text begins. Raises RequestError for

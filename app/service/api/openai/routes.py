@@ -164,12 +164,14 @@ Inputs = Annotated[list[StrictStr] | list[InputIds], Field(min_length=1, max_len
 
 
 class EmbeddingsBody(TtlBody):
-    """One text, one list of token ids, or a list of either."""
+    """One text, one list of token ids, or a list of either. With `truncate`, which Text Embeddings Inference has, and
+    NVIDIA's NIM as "END", inputs longer than the context lose their end; otherwise they are refused."""
 
     input: StrictStr | InputIds | Inputs
     model: StrictStr = ""
     encoding_format: Literal["float", "base64"] = "float"
     dimensions: int | None = None
+    truncate: bool | Literal["NONE", "END"] = False
 
 
 class RerankBody(Body):
@@ -247,7 +249,7 @@ async def embeddings(request: Request, body: EmbeddingsBody) -> JsonResponse[Emb
     is_base64 = body.encoding_format == "base64"
 
     async def answer() -> EmbeddingList:
-        embedded = await model.embed(await inputs_of(body.input, model))
+        embedded = await model.embed(await inputs_of(body.input, model), cuts=body.truncate in (True, "END"))
         n_dimensions = len(embedded.vectors[0]) // FLOAT32.size
         if body.dimensions not in (None, n_dimensions):
             cause = f"This model's embeddings have {n_dimensions} dimensions, not {body.dimensions}."

@@ -432,6 +432,13 @@ def test_base64_holds_the_same_floats(service: RunningService) -> None:
     assert sum(value * value for value in floats) == pytest.approx(1.0)
 
 
+@pytest.mark.parametrize("truncate", [True, "END"])
+def test_an_input_that_is_too_long_loses_its_end_on_request(service: RunningService, truncate: bool | str) -> None:
+    cut = embed(service, input=["x" * 300, "hello"], truncate=truncate)
+    assert len(cut["data"]) == 2
+    assert cut["usage"]["prompt_tokens"] < 300
+
+
 @pytest.mark.slow
 def test_openais_client_embeds(service: RunningService) -> None:
     with sdk.openai.OpenAI(base_url=f"{service.url}/v1", api_key="none") as client:
@@ -448,6 +455,8 @@ def test_openais_client_embeds(service: RunningService) -> None:
         ({"input": [1.5]}, "input"),
         ({"input": ""}, "empty"),
         ({"input": "x" * 300}, "300 tokens"),
+        ({"input": "x" * 300, "truncate": "NONE"}, "300 tokens"),
+        ({"input": "x" * 300, "truncate": "START"}, "truncate"),
         ({"input": "hello", "dimensions": 4}, "8 dimensions"),
         ({"input": "hello", "encoding_format": "int8"}, "encoding_format"),
     ],
