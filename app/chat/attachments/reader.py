@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import os
 import stat
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -46,9 +46,14 @@ def read_file(
     *,
     is_resolved: bool = False,
 ) -> ReadAttachment:
-    """Return the file at `path` as an attachment called `name`; with `is_resolved` no link on the way is followed.
-    Never waits for a pipe or a device. Raises StorageError if it cannot be read or a link is there, UsageError if it is
-    no regular file, too large, damaged, protected by a password, or of a kind that no model takes."""
+    """Return the file at `path` as an attachment called `name`. Raises as `read_contents` and `read_data`."""
+    return read_data(read_contents(path, name, is_resolved=is_resolved), name, pages, budget)
+
+
+def read_contents(path: Path, name: str, *, is_resolved: bool = False, forms: Collection[Form] = tuple(Form)) -> bytes:
+    """Return the bytes of the file at `path`, if it is of a kind that can be attached and becomes one of `forms`; with
+    `is_resolved` no link on the way is followed. Never waits for a pipe or a device. Raises StorageError if it cannot
+    be read or a link is there, UsageError if it is no regular file, too large, or of another kind."""
     try:
         _check_regular(path.stat().st_mode, name)
         with open_regular(path) as file:
@@ -58,20 +63,22 @@ def read_file(
             status = os.fstat(file.fileno())
             begin = file.read(512) or b""
             kind = kind_of(begin, name)
+            if kind.form not in forms:
+                raise UsageError(f"{name} is {kind.words}, which has no text.", "Choose a document.")
             _check_size(max(status.st_size, len(begin)), kind, name)
-            data = begin + read_at_most(file, kind.max_bytes + 1 - len(begin))
+            return begin + read_at_most(file, kind.max_bytes + 1 - len(begin))
     except OSError as error:
         raise StorageError(
             f"{name} cannot be read: {error.strerror}.", "Check its name and its permissions."
         ) from error
-    return read_data(data, name, pages, budget)
 
 
 def read_data(
     data: bytes, name: str, pages: PageChoice = ALL_PAGES, budget: ReadBudget | None = None
 ) -> ReadAttachment:
     """Return bytes that come from no file, such as a picture in the clipboard, as an attachment called `name`; reading
-    them takes what `budget` has left, and ends when that is stopped. Raises UsageError as `read_file`."""
+    them takes what `budget` has left, and ends when that is stopped. Raises UsageError if they are too large, damaged,
+    protected by a password, or of a kind that no model takes."""
     kind = kind_of(data, name)
     _check_size(len(data), kind, name)
     if pages != ALL_PAGES and kind.parser != "pdf":
