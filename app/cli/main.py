@@ -45,6 +45,7 @@ _VERBS = {
     "chat": _Verb("app.cli.verbs.chat:chat", "Chat, in the full screen or in the terminal's scrollback."),
     "run": _Verb("app.cli.verbs.run:run", "Run a prompt, or an unsaved chat."),
     "chats": _Verb("app.cli.verbs.chats:chats", "List, search, export and import chats."),
+    "knowledge": _Verb("app.cli.verbs.knowledge:knowledge", "Search folders of your documents, by words and meaning."),
     "serve": _Verb("app.cli.verbs.service:serve", "Serve models to editors and programs."),
     "stop": _Verb("app.cli.verbs.service:stop", "Stop your running service."),
     "service": _Verb("app.cli.verbs.service:login_service_verbs", "Start the service when you log in."),

@@ -18,6 +18,7 @@ TOPICS = {
     "run": "Ask from a script",
     "files": "Pictures, sounds and documents",
     "tools": "Tools: files, commands, the web",
+    "knowledge": "Search folders of your documents",
     "mcp": "Tools of MCP servers",
     "models": "Find, download and keep models",
     "plan": "What fits, and how fast it will be",

@@ -30,6 +30,7 @@ from quantizer.system.process import is_process_alive, process_start
 CHATS = "chats, drafts and prompt history"
 ATTACHED = "pictures and sounds of chats"
 REPLACED = "former contents of files that tools changed"
+KNOWLEDGE = "folders of knowledge"
 CORPORA = "corpus"  # the folder of the texts that drafts are looked up in
 # Of the cache: a folder for each model or project in it, and in that files named after conversations.
 CONVERSATION_FOLDERS = ("prefix", "media", CORPORA)
@@ -43,6 +44,7 @@ _FROM_CHATS: tuple[tuple[str, str, tuple[str, ...]], ...] = (
     (REPLACED, _DATA, ("file-history/??/*",)),
     ("stored responses", _DATA, ("responses.db", "responses.db-wal", "responses.db-shm")),
     ("batches and their files", _DATA, ("batches/batch_*", "batches/files/*")),
+    (KNOWLEDGE, _DATA, ("knowledge.db", "knowledge.db-wal", "knowledge.db-shm")),
     ("saved prefixes", _CACHE, ("prefix/*/*",)),
     ("encoded pictures and sounds", _CACHE, ("media/*/*",)),
     ("texts of files for drafts", _CACHE, (f"{CORPORA}/*/*",)),
@@ -67,6 +69,8 @@ _OURS = (
     *(
         "chats.db*",
         "responses.db*",
+        "knowledge.db*",
+        "knowledge.lock",
         "presets.toml",
         "prompts",
         "keys.json",

@@ -378,6 +378,25 @@ class Settings:
         unset="none",
         section=Section.PRIVACY,
     )
+    embedder: str = _chat(
+        "",
+        "Embedding model that finds passages of folders by meaning (`localllm help knowledge`): a name in the library; "
+        "empty: the smallest one in it; none: by words alone.",
+        kind=Kind.MODEL,
+        metavar="MODEL|none",
+        effect=Effect.AT_START,
+        title="Search folders by meaning",
+        unset="auto",
+    )
+    reranker: str = _chat(
+        "",
+        "Reranking model that puts the passages found in folders in order: a name in the library.",
+        kind=Kind.MODEL,
+        metavar="MODEL",
+        effect=Effect.AT_START,
+        title="Order what was found",
+        unset="none",
+    )
     compact_at: int = _chat(
         80,
         "Percent of the context that a chat may fill before older messages are summarised; the answer gets the rest.",

@@ -417,19 +417,32 @@ def _tell(found: Sequence[StaleFiles]) -> None:
 
 
 @click.command(epilog="Example: localllm forget --keep-chats --dry-run")
-@click.option("--keep-chats", is_flag=True, help="Keep chats with drafts, attachments, undo and prompt history.")
+@click.option(
+    "--keep-chats",
+    is_flag=True,
+    help="Keep chats with drafts, attachments, undo and prompt history, and what was read of folders.",
+)
 @options("is_dry_run", "assume_yes", "wants_json")
 def forget(*, keep_chats: bool, is_dry_run: bool, assume_yes: bool, wants_json: bool) -> None:
     """Delete all chats and everything derived from them, after asking.
 
-    That includes drafts, attachments, former contents of files that tools changed, the prompt history, stored
-    responses, saved prefixes, encoded pictures and sounds, texts of files for drafts, logs and crash reports. Models,
-    settings, presets, prompts and keys stay, and so do exports and importance matrices that you wrote elsewhere.
+    That includes drafts, attachments, former contents of files that tools changed, the prompt history, what was read
+    of folders (`localllm knowledge`), stored responses, saved prefixes, encoded pictures and sounds, texts of files for
+    drafts, logs and crash reports. Models, settings, presets, prompts and keys stay, and so do exports and importance
+    matrices that you wrote elsewhere.
     """
-    from app.settings.private_files import ATTACHED, CHATS, REPLACED, find_private_files, remove_files, users_of
+    from app.settings.private_files import (
+        ATTACHED,
+        CHATS,
+        KNOWLEDGE,
+        REPLACED,
+        find_private_files,
+        remove_files,
+        users_of,
+    )
 
     settings = load_settings()
-    kept = (CHATS, ATTACHED, REPLACED) if keep_chats else ()
+    kept = (CHATS, ATTACHED, REPLACED, KNOWLEDGE) if keep_chats else ()
     found = [files for files in find_private_files(settings) if files.what not in kept]
     n_bytes = sum(files.n_bytes for files in found)
     if not wants_json:
