@@ -26,7 +26,6 @@ from app.chat.repository import ChatRepository, InMemoryChatRepository
 from app.chat.state import Clock
 from app.common.help_topics import read_topic
 from app.common.terminal import printable, printable_line, printable_paste
-from app.settings.parsing import parse_variable_names
 from app.settings.settings import Settings
 from app.tools.backend import ToolBackend
 from app.tools.lazy import LazyTools
@@ -121,7 +120,7 @@ class LocalllmApp(BaseApp):
         self.animation_level = "none"
         settings = settings or Settings()
         repository = repository or InMemoryChatRepository()
-        tools = tools or LazyTools(settings.data_dir, parse_variable_names(settings.command_variables))
+        tools = tools or LazyTools(settings)
         controller = settings_controller or SettingsController(settings)
         self.app_context = AppContext(
             connection=connection,

@@ -25,7 +25,6 @@ from app.cli.resources import show_kept, show_notices
 from app.client.launcher import load_model, open_engine
 from app.client.service_process import StartedService
 from app.common.terminal import printable
-from app.settings.parsing import parse_variable_names
 from app.settings.settings import Settings
 from app.tools.lazy import LazyTools
 from quantizer.system.errors import UserError
@@ -45,7 +44,7 @@ async def print_answer(
 ) -> None:
     """Load the model, and print its answer to `question`, with the files `attached`, while it streams, or as one JSON
     object. `begun` is the service that was started for it. Raises what ends it."""
-    tools = LazyTools(settings.data_dir, parse_variable_names(settings.command_variables)) if requested else None
+    tools = LazyTools(settings) if requested else None
     # As the service keeps any other client's prompts: the next `run` on the same document need not read it again.
     repository = InMemoryChatRepository(prompt_cache_key="" if requested else None)
     await repository.keep_files(attached.contents)

@@ -215,7 +215,7 @@ class ToolOptions:
 
     tools: tuple[str, ...] = declared(
         (),
-        "Let the model use tools: files, commands, web, and servers of mcp.json; separated by commas.",
+        "Let the model use tools: files, commands, web, knowledge, and servers of mcp.json; separated by commas.",
         metavar="NAMES",
     )
     folders: tuple[str, ...] = declared(

@@ -4,20 +4,20 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
-from pathlib import Path
+from functools import partial
 
+from app.settings.parsing import parse_variable_names
+from app.settings.settings import Settings
 from app.tools.approval import ToolSettings
 from app.tools.backend import CallRequest, FinishedCall, ToolBackend
 from app.tools.tool import FileChange, ServerStatus, ServerTool
 
 
 class LazyTools:
-    """A `ToolBackend` with the built-in servers and those of `mcp.json`, for a window whose data is in `data_dir`;
-    `variables` of the environment are those that commands get besides the usual ones."""
+    """A `ToolBackend` with the built-in servers and those of `mcp.json`, for a window with these settings."""
 
-    def __init__(self, data_dir: Path, variables: Sequence[str] = ()) -> None:
-        self._data_dir = data_dir
-        self._variables = tuple(variables)
+    def __init__(self, settings: Settings) -> None:
+        self._settings = settings
         self._made: ToolBackend | None = None
         self._one_at_a_time = asyncio.Lock()
 
@@ -41,12 +41,20 @@ class LazyTools:
     async def _backend(self) -> ToolBackend:
         async with self._one_at_a_time:
             if self._made is None:
-                self._made = await asyncio.to_thread(_make, self._data_dir, self._variables)
+                self._made = await asyncio.to_thread(_make, self._settings)
             return self._made
 
 
-def _make(data_dir: Path, variables: Sequence[str]) -> ToolBackend:
+def _make(settings: Settings) -> ToolBackend:
+    from app.client.launcher import running_service
     from app.tools.builtin.servers import tool_runner
     from app.tools.mcp.server import mcp_servers
 
-    return tool_runner(data_dir, mcp_servers(), variables)
+    return tool_runner(
+        settings.data_dir,
+        mcp_servers(),
+        parse_variable_names(settings.command_variables),
+        # Answers of another engine have no service of this user beside them.
+        None if settings.connect else partial(running_service, settings),
+        settings.reranker,
+    )

@@ -77,7 +77,8 @@ class ToolRunner:
     async def servers(self, *, start: bool = False) -> tuple[ServerStatus, ...]:
         if start:
             await asyncio.gather(*(self._tools_now(server) for server in self._servers.values()))
-        return (*(server.status() for server in self._servers.values()), *self._hidden)
+        found = (server.status() for server in self._servers.values())
+        return (*(status for status in found if status.state != "absent"), *self._hidden)
 
     async def offered(self, settings: ToolSettings) -> tuple[ServerTool, ...]:
         """A tool whose name is taken, or is none that models take, or whose schema is too large, is left out."""

@@ -124,12 +124,13 @@ class ServerTool:
 @dataclass(frozen=True, slots=True)
 class ServerStatus:
     """A server as /tools lists it: its tools as far as known, and why they are not ("" where all is well). `origin`
-    says where it comes from: "built in", or the file that names it. `state` is "stopped", "ready", "running" or
-    "failed"; `prompts` and `resources` are the names that a server of others lists."""
+    says where it comes from: "built in", or the file that names it. `state` is "stopped", "ready", "running", "failed",
+    or "absent" of one that has nothing to offer here, which no list shows; `prompts` and `resources` are the names that
+    a server of others lists."""
 
     name: str
     origin: str
-    state: Literal["stopped", "ready", "running", "failed"]
+    state: Literal["stopped", "ready", "running", "failed", "absent"]
     tools: tuple[ServerTool, ...] = ()
     problem: str = ""
     prompts: tuple[str, ...] = ()

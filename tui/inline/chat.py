@@ -108,7 +108,7 @@ class InlineChat:
         self._followed: int | None = None  # the message after which another window goes on, as it was printed
         self._session = session
         self._settings_editor = SettingsEditor(session, data_dir)
-        self._tools = tools or LazyTools(data_dir)
+        self._tools = tools or LazyTools(Settings(data_dir=data_dir))
         self._tools_editor = ToolsEditor(session, self._tools, folder or Path.cwd())
         self._scrollback = scrollback
         self._is_saved = is_saved

@@ -19,7 +19,6 @@ from app.chat.session import ANSWERED_ELSEWHERE
 from app.cli.output.answer import LoadingLine
 from app.cli.prompts import ChatOptions, confirm_load, exit_on_signals
 from app.protocol.errors import UnfitError
-from app.settings.parsing import parse_variable_names
 from app.tools.lazy import LazyTools
 from quantizer.system.errors import UserError
 from tui.chat.session import ChatSession
@@ -60,7 +59,7 @@ class InlineSession:
         self._scrollback = Scrollback()
         self._notices = LoadingLine()
         compaction = AutoCompaction.of(options.settings)
-        tools = LazyTools(options.settings.data_dir, parse_variable_names(options.settings.command_variables))
+        tools = LazyTools(options.settings)
         session = ChatSession(
             connection,
             repository,

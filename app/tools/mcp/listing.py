@@ -237,7 +237,7 @@ def _summary(left_out: Mapping[str, Sequence[str]]) -> str:
 
 
 MAX_NAME_CHARACTERS = 64
-BUILT_IN_SERVERS = frozenset({"files", "commands", "web"})  # rules of a chat for these are about no other server
+BUILT_IN_SERVERS = frozenset({"files", "commands", "web", "knowledge"})  # a chat's rules for these are about no other
 _MAX_SERVER_CHARACTERS = 24
 _N_HASH_CHARACTERS = 8
 
