@@ -99,7 +99,8 @@ def _load_mode(profile: ModelProfile, machine: Machine, placement: Placement) ->
     return LoadMode.NONE if is_read and fetches else LoadMode.AUTO
 
 
-_LEAST_SHARE = 0.5  # of the planned weights: with less a device was passed over
+# Of the planned weights: with less than the first a device was passed over, with less than the second it lacks some.
+_LEAST_SHARE, _WHOLE_SHARE = 0.02, 0.95
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,8 +146,18 @@ def with_reserved(machine: Machine, surplus: ExcessUsage) -> Machine:
 
 def missing_gpus(shares: Sequence[Share], held: Mapping[str, DeviceUsage]) -> tuple[str, ...]:
     """Return the GPUs whose planned layers are almost entirely missing."""
-    found = ((share.device.name, _LEAST_SHARE * share.weight_bytes) for share in _on_gpus(shares))
-    return tuple(name for name, least_bytes in found if held[name].weight_bytes < least_bytes)
+    return _holding(shares, held, 0.0, _LEAST_SHARE)
+
+
+def partial_gpus(shares: Sequence[Share], held: Mapping[str, DeviceUsage]) -> tuple[str, ...]:
+    """Return the GPUs that hold only a part of their planned weights: llama.cpp leaves a tensor with the processor that
+    a device cannot compute with, such as one beyond Vulkan's `maxStorageBufferRange`."""
+    return _holding(shares, held, _LEAST_SHARE, _WHOLE_SHARE)
+
+
+def _holding(shares: Sequence[Share], held: Mapping[str, DeviceUsage], least: float, most: float) -> tuple[str, ...]:
+    found = ((share.device.name, share.weight_bytes) for share in _on_gpus(shares))
+    return tuple(name for name, n in found if least * n <= held[name].weight_bytes < most * n)
 
 
 def _on_gpus(shares: Sequence[Share]) -> list[Share]:

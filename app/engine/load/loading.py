@@ -192,7 +192,8 @@ def load_model(path: Path, config: EngineConfig, cache_dir: Path, listener: Load
     planner, first = prepared.plan.planner, prepared.plan.attempt
     native, attempt = load_within_memory(planner, first, load, listener.on_notice, may_shorten=not config.n_ctx)
     with native.owned as owned:
-        devices.check_load(attempt, native.usage, prepared.key)
+        for sentence in devices.check_load(attempt, native.usage, prepared.key):
+            listener.on_notice(sentence)
         if auxiliary.projector is not None:
             devices.check_projector(auxiliary.projector, native.projector_bytes)
         # What steps cost by their size: as of the last use, else as tuned, else as the measured types make expect, else

@@ -50,6 +50,7 @@ from offload.placement.load_parameters import (
     LoadParameters,
     excess_usage,
     missing_gpus,
+    partial_gpus,
     with_reserved,
 )
 from offload.placement.shares import Share
@@ -340,14 +341,21 @@ class LoadDevices:
     def parameters(self, path: Path, config: EngineConfig, setting: RuntimeSettings) -> LoadParameters:
         return self.attempt(read_header(path), config, setting).parameters if self.has_gpu else ON_HOST
 
-    def check_load(self, attempt: LoadAttempt, usage: Mapping[str, DeviceUsage], key: str) -> None:
+    def check_load(self, attempt: LoadAttempt, usage: Mapping[str, DeviceUsage], key: str) -> tuple[str, ...]:
         """Store how far the `usage` of the model `key` exceeds its plan, both without a projector, for the next plan.
-        Raises EngineError when a planned GPU got nothing."""
+        Return a sentence for each GPU that could not hold a part of its weights. Raises EngineError when a planned GPU
+        got nothing."""
         if missing := missing_gpus(attempt.shares, usage):
             cause = f"The plan puts layers on {', '.join(missing)}, but none were loaded there."
             raise EngineError(cause, "See `localllm doctor`; to use the processor alone, set gpu to false.")
         if attempt.shares:
             self._excess.update(key, encode(excess_usage(attempt.shares_without_projector, usage)))
+        planned = {share.device.name: share.weight_bytes for share in attempt.shares}
+        return tuple(
+            f"{name} holds {format_memory(usage[name].weight_bytes)} of the {format_memory(planned[name])} of weights "
+            "planned for it: its driver does not take tensors as large as some, and the processor computes with these."
+            for name in partial_gpus(attempt.shares, usage)
+        )
 
     def check_projector(self, planned: PlannedProjector, compute_bytes: int) -> None:
         """Compare the compute buffers of a loaded projector with its plan, and store the excess for the next plan."""

@@ -66,9 +66,9 @@ def measure(path: Path, gpu: str, n_layers: int, cache_dir: Path) -> Load:
     plans, usages = list[Plan](), list[Mapping[str, DeviceUsage]]()
     check_load = LoadDevices.check_load
 
-    def watched(self: LoadDevices, attempt: LoadAttempt, usage: Mapping[str, DeviceUsage], key: str) -> None:
+    def watched(self: LoadDevices, attempt: LoadAttempt, usage: Mapping[str, DeviceUsage], key: str) -> tuple[str, ...]:
         usages.append(usage)
-        check_load(self, attempt, usage, key)
+        return check_load(self, attempt, usage, key)
 
     LoadDevices.check_load = watched  # type: ignore[method-assign]
     config = EngineConfig(n_ctx=N_CTX, n_cells=N_CTX, n_sequences=1, gpu_layers={gpu: n_layers})

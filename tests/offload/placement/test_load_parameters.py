@@ -15,6 +15,7 @@ from offload.placement.load_parameters import (
     excess_usage,
     load_parameters,
     missing_gpus,
+    partial_gpus,
     with_reserved,
 )
 from offload.placement.shares import Placement, Share
@@ -158,3 +159,10 @@ def test_a_gpu_without_its_weights_is_missed() -> None:
     assert missing_gpus(SHARES, passed_over) == ("CUDA0",)
     assert missing_gpus(SHARES, AS_PLANNED) == ()
     assert missing_gpus((replace(SHARES[0], n_layers=0), SHARES[1]), passed_over) == ()
+
+
+@pytest.mark.parametrize(("n_bytes", "missing", "partial"), [(0, 1, 0), (30, 0, 1), (97, 0, 0)])
+def test_a_gpu_that_holds_some_of_its_weights_is_not_missed(n_bytes: int, missing: int, partial: int) -> None:
+    held = AS_PLANNED | {"CUDA0": DeviceUsage(n_bytes, 50, 20)}
+    assert missing_gpus(SHARES, held) == ("CUDA0",) * missing
+    assert partial_gpus(SHARES, held) == ("CUDA0",) * partial

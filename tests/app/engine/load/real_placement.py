@@ -42,9 +42,11 @@ def main() -> None:
     report: dict[str, Any] = {"notices": []}
     check_load = devices.LoadDevices.check_load
 
-    def watched(devices: devices.LoadDevices, attempt: object, usage: Mapping[str, DeviceUsage], key: str) -> None:
+    def watched(
+        devices: devices.LoadDevices, attempt: object, usage: Mapping[str, DeviceUsage], key: str
+    ) -> tuple[str, ...]:
         report["held"] = {name: asdict(used) for name, used in usage.items()}
-        check_load(devices, attempt, usage, key)  # type: ignore[arg-type]
+        return check_load(devices, attempt, usage, key)  # type: ignore[arg-type]
 
     devices.LoadDevices.check_load = watched  # type: ignore[method-assign, assignment]
     n_ctx, free_bytes = int(sys.argv[4]), int(sys.argv[5])
