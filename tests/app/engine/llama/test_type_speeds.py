@@ -11,7 +11,7 @@ import pytest
 
 from app.engine.llama import type_speeds
 from app.engine.llama.native import ggml_function
-from app.engine.llama.type_speeds import TypeBench
+from app.engine.llama.type_speeds import _N_COLUMNS, TypeBench
 from app.engine.load.self_test import run_self_test
 from app.settings.settings import load_settings
 from offload.speed.type_costs import N_STEP, TypeCost, TypeWork, is_repacked, type_of
@@ -51,6 +51,25 @@ def test_steps_with_drafts_are_measured_by_their_size(bench: TypeBench) -> None:
     assert len(cost.steps) == len(N_STEP)
     seconds = [cost.step_s(n_tokens, work, 1e6) for n_tokens in (1, 16, 512)]
     assert seconds == sorted(seconds)
+
+
+@pytest.mark.parametrize(("kind", "n_measured"), [("Q6_K", 4), ("Q8_0", 2)])
+def test_a_step_of_eight_counts_without_tiled_kernels_where_it_is_faster_so(
+    bench: TypeBench, monkeypatch: pytest.MonkeyPatch, kind: str, n_measured: int
+) -> None:
+    asked = []
+
+    def products(
+        _self: TypeBench, _case: object, _n_bytes: int, columns: tuple[int, ...] = _N_COLUMNS, *, is_tiled: bool = True
+    ) -> tuple[float, ...]:
+        asked.append(is_tiled)
+        return (1.0, 1.0, *(2.0 if is_tiled else 0.5 for _ in columns))
+
+    monkeypatch.setattr(TypeBench, "_products", products)
+    cost = next(measure for name, measure in bench.kinds() if name == kind)()
+    assert len(asked) == n_measured
+    by_step = dict(zip(N_STEP, (each.of(TypeWork(1e6, 1e3)) for each in cost.steps), strict=True))
+    assert (by_step[8] < by_step[4]) is (n_measured == 4)
 
 
 def test_what_prompts_take_is_measured_alone_in_a_moment(bench: TypeBench) -> None:
