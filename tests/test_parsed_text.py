@@ -42,6 +42,7 @@ _EXCEPTED = {
     ),
     **dict.fromkeys(
         (
+            "app/chat/attachments/parse.py _jobs",
             "app/chat/attachments/parse.py main",
             "app/chat/attachments/parser_process.py _exchanged",
             "app/engine/chat_template/render.py main",

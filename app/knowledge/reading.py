@@ -18,7 +18,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from app.chat.attachments.kinds import Form
-from app.chat.attachments.parser_process import ReadBudget
+from app.chat.attachments.parser_process import KeptParsers, ReadBudget
 from app.chat.attachments.reader import read_contents, read_data
 from app.knowledge.passages import split_passages
 from app.knowledge.scan import FoundFile, scan
@@ -86,6 +86,7 @@ class _Reading:
         self._unread_folders: list[bytes] = []  # that cannot be read now: what was read in them before stays
         self._n_readers = max(1, min(_MOST_READERS, os.cpu_count() or 1))
         self._pool = ThreadPoolExecutor(self._n_readers, thread_name_prefix="knowledge")
+        self._parsers = KeptParsers()
         self._in_hand: deque[tuple[Future[FileRecord | None], ReadBudget]] = deque()
         self._records: list[FileRecord] = []
         self._n_waiting_passages = 0
@@ -107,7 +108,9 @@ class _Reading:
             self._count(**{"n_left_out" if before.reason else "n_unchanged": 1})
         else:
             budget = ReadBudget()
-            self._in_hand.append((self._pool.submit(_read, self._folder.path, found, before, budget), budget))
+            self._in_hand.append(
+                (self._pool.submit(_read, self._folder.path, found, before, budget, self._parsers), budget)
+            )
             if len(self._in_hand) >= 2 * self._n_readers:
                 self.finish_one()
 
@@ -143,6 +146,7 @@ class _Reading:
             future.cancel()
             budget.stop()
         self._pool.shutdown(cancel_futures=True)
+        self._parsers.close()
 
     def _add(self, record: FileRecord) -> None:
         self._records.append(record)
@@ -160,7 +164,9 @@ def _is_as_it_was(before: KnownFile, found: FoundFile) -> bool:
     return is_same and before.mtime_ns != _NO_TIME
 
 
-def _read(top: Path, found: FoundFile, before: KnownFile | None, budget: ReadBudget) -> FileRecord | None:
+def _read(
+    top: Path, found: FoundFile, before: KnownFile | None, budget: ReadBudget, parsers: KeptParsers
+) -> FileRecord | None:
     """Return a file as it is to be stored, with its passages or why it has none; None for one that is gone. Raises
     EngineError."""
     path = top / os.fsdecode(found.path)
@@ -182,7 +188,7 @@ def _read(top: Path, found: FoundFile, before: KnownFile | None, budget: ReadBud
         if before and (before.sha256, before.reader) == (sha256, READER_VERSION):
             return replace(record, reason=before.reason)
         left_out = replace(record, passages=())
-        attachment = read_data(data, path.name, budget=budget).attachment
+        attachment = read_data(data, path.name, budget=budget, kept=parsers).attachment
     except FileNotFoundError:
         return None
     except OSError as error:

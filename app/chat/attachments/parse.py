@@ -1,6 +1,7 @@
-"""The child of `app.chat.attachments.parser_process` (this module as `__main__`): one untrusted file → what it says.
+"""The child of `app.chat.attachments.parser_process` (this module as `__main__`): an untrusted file → what it says, and
+where that is wanted one more of its kind.
 
-Owns the order of work: the parser's library is loaded, memory is limited, and only then the file is read. It ends with
+Owns the order of work: the parser's library is loaded, memory is limited, and only then a file is read. It ends with
 the process that started it. The parsers are in `pdf`, `documents` and `media`.
 """
 
@@ -10,10 +11,11 @@ import json
 import os
 import re
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from importlib import import_module
-from typing import Any, TypeAlias
+from queue import SimpleQueue
+from typing import Any, BinaryIO, TypeAlias
 
 from app.chat.attachments import documents, media, pdf
 from app.chat.attachments.parser_process import MAX_GROWTH_BYTES
@@ -72,7 +74,7 @@ def read_document(parse: Parser, data: bytes, pages: PageChoice, progress: Calla
 
 
 def main() -> None:
-    """Read a job from stdin, a line of JSON and the file, and write the reply to stdout."""
+    """Read jobs of one parser from stdin, each a line of JSON and the file, and write the replies to stdout."""
     source, replies = os.fdopen(os.dup(0), "rb"), os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)  # output of native code must not come between the replies
 
@@ -82,21 +84,31 @@ def main() -> None:
             replies.write(blob)
         replies.flush()
 
-    job = json.loads(source.readline())
-    parse = load_parser(job["parser"])
+    first = json.loads(source.readline())
+    parse = load_parser(first["parser"])
     sys.setrecursionlimit(_RECURSION_LIMIT)
     limit_growth(MAX_GROWTH_BYTES)
     send({"progress": "ready"})
-    data = source.read(job["n_bytes"])
-    exit_with_parent()
-    try:
-        parsed = read_document(parse, data, PageChoice(**job["pages"]), lambda: send({"progress": "page"}))
-    except RefusedFileError as error:
-        send({"cause": error.cause, "remedy": error.remedy})
-        return
-    text = parsed.text.encode("utf-8", "replace")
-    sizes = [len(picture) for picture in parsed.pictures]
-    send({"n_text_bytes": len(text), "detail": parsed.detail, "pictures": sizes}, text, *parsed.pictures)
+    jobs: SimpleQueue[dict[str, Any]] = SimpleQueue()
+    exit_with_parent(jobs.put, _jobs(source, first))
+    while True:
+        job = jobs.get()
+        try:
+            parsed = read_document(parse, job["data"], PageChoice(**job["pages"]), lambda: send({"progress": "page"}))
+        except RefusedFileError as error:
+            send({"cause": error.cause, "remedy": error.remedy})
+            continue
+        text = parsed.text.encode("utf-8", "replace")
+        sizes = [len(picture) for picture in parsed.pictures]
+        send({"n_text_bytes": len(text), "detail": parsed.detail, "pictures": sizes}, text, *parsed.pictures)
+
+
+def _jobs(source: BinaryIO, first: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    """Yield each job with its file as `data`, until the parent ends."""
+    yield {**first, "data": source.read(first["n_bytes"])}
+    while line := source.readline():
+        job = json.loads(line)
+        yield {**job, "data": source.read(job["n_bytes"])}
 
 
 if __name__ == "__main__":

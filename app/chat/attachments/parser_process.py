@@ -1,5 +1,5 @@
-"""The child process that reads one untrusted file; it is killed when that takes too much time or memory, in a step or
-in all, and when nobody waits for it any more.
+"""The child process that reads an untrusted file; it is killed when that takes too much time or memory, in a step or
+in all, and when nobody waits for it any more. Who reads many files may let a child read several.
 
 Owns the process, its limits and the form of its reply. `app.chat.attachments.parse` is the child.
 """
@@ -32,6 +32,8 @@ _START_TIMEOUT_S = 30.0  # Python may start this slowly from a cold disk; the fi
 _MAX_RESIDENT_BYTES = MAX_GROWTH_BYTES + (128 << 20)  # with Python and a library
 _MAX_LINE_BYTES = 65_536
 _MAX_PICTURE_BYTES, _MAX_PICTURES_BYTES = 16 << 20, 96 << 20  # of one page, and of all: what one prompt can carry
+_WITHOUT_NATIVE_CODE = ("docx", "html", "notebook", "table")
+_MAX_KEPT_BYTES, _MAX_KEPT_FILES = 1 << 20, 100  # of a file after which a child is kept, and of files that it reads
 _NAME = "file reader"
 
 
@@ -58,21 +60,75 @@ class ReadBudget:
             if self.is_stopped:
                 child.kill()
 
+    def releases(self, child: subprocess.Popen[bytes]) -> None:
+        """Let `child` go: it has read its file, and `stop` must not end what it reads for another request."""
+        with self._lock:
+            if self._child is child:
+                self._child = None
 
-def parse(data: bytes, kind: FileKind, name: str, pages: PageChoice, budget: ReadBudget | None = None) -> ParsedFile:
-    """Return what `data`, a file of `kind` called `name`, says. Raises UsageError for a file that is damaged or
-    protected, or that takes more than 2 s between pages (large ones longer), more than what `budget` has left (None:
-    30 s) or 1 GiB, EngineError if the child cannot be started."""
+
+class KeptParsers:
+    """Children that have read a file and wait for the next one of their kind: starting one takes 0.5 s of a processor,
+    a small page 0.05. Only parsers without native code are kept, after small files that they could read, and not for
+    long, so that no file finds a process that another one spoilt or filled. From any thread; `close` ends them."""
+
+    def __init__(self) -> None:
+        self._waiting: dict[str, list[tuple[subprocess.Popen[bytes], int]]] = {}
+        self._n_read: dict[int, int] = {}
+        self._lock = threading.Lock()
+
+    def take(self, parser: str) -> subprocess.Popen[bytes] | None:
+        """Return a child of `parser` that waits, None where none does."""
+        with self._lock:
+            waiting = self._waiting.get(parser, [])
+            while waiting:
+                child, n_read = waiting.pop()
+                if child.poll() is None:
+                    self._n_read[child.pid] = n_read
+                    return child
+                _end(child)
+        return None
+
+    def keep(self, parser: str, child: subprocess.Popen[bytes], n_bytes: int) -> bool:
+        """Keep a child that has read a file of `n_bytes`; return False where it has to end."""
+        with self._lock:
+            n_read = self._n_read.pop(child.pid, 0) + 1
+            if parser not in _WITHOUT_NATIVE_CODE or n_bytes > _MAX_KEPT_BYTES or n_read >= _MAX_KEPT_FILES:
+                return False
+            self._waiting.setdefault(parser, []).append((child, n_read))
+            return True
+
+    def close(self) -> None:
+        with self._lock:
+            for child, _ in (each for waiting in self._waiting.values() for each in waiting):
+                _end(child)
+            self._waiting.clear()
+
+
+def parse(
+    data: bytes,
+    kind: FileKind,
+    name: str,
+    pages: PageChoice,
+    budget: ReadBudget | None = None,
+    kept: KeptParsers | None = None,
+) -> ParsedFile:
+    """Return what `data`, a file of `kind` called `name`, says, by one of the children of `kept` where that has one.
+    Raises UsageError for a file that is damaged or protected, or that takes more than 2 s between pages (large ones
+    longer), more than what `budget` has left (None: 30 s) or 1 GiB, EngineError if the child cannot be started."""
     budget = budget or ReadBudget()
     job = {"parser": kind.parser, "name": name, "pages": asdict(pages), "n_bytes": len(data)}
     s_per_mib, most_s = _EXTRA_S.get(kind.parser, (0.0, 0.0))
     timeout_s = TIMEOUT_S + min(most_s, s_per_mib * len(data) / (1 << 20))
-    child = _started()
+    waiting = kept.take(kind.parser) if kept is not None else None
+    child = waiting or _started()
+    is_sound = False
     try:
         budget.holds(child)
         with ChildWatch(child, _START_TIMEOUT_S, _MAX_RESIDENT_BYTES) as watch:
             try:
-                reply = _exchanged(child, job, data, watch, timeout_s, budget.left_s)
+                reply = _exchanged(child, job, data, watch, timeout_s, budget.left_s, is_ready=waiting is not None)
+                is_sound = isinstance(reply, ParsedFile)
             finally:
                 budget.left_s = max(0.0, budget.left_s - watch.used_s())
     except (OSError, ValueError, KeyError, TypeError) as error:
@@ -84,7 +140,9 @@ def parse(data: bytes, kind: FileKind, name: str, pages: PageChoice, budget: Rea
         remedy = f"Write {kind.words} anew with a program that can open it, or a part of it."
         raise UsageError(f"{name} {what}.", remedy) from error
     finally:
-        _end(child)
+        budget.releases(child)
+        if not (is_sound and kept is not None and kept.keep(kind.parser, child, len(data))):
+            _end(child)
     if isinstance(reply, ParsedFile):
         return reply
     raise UsageError(f"{name} {reply['cause']}", str(reply["remedy"]))
@@ -117,14 +175,26 @@ def _exchanged(
     watch: ChildWatch,
     timeout_s: float,
     total_s: float,
+    *,
+    is_ready: bool,
 ) -> ParsedFile | dict[str, Any]:
-    """Send the file once the child is ready, and return what it says, or the cause and the remedy of a refusal. Raises
-    OSError, ValueError, KeyError or TypeError where the child ends or sends anything else. The child has its input open
-    until its end, by which it notices that this process is gone."""
+    """Send the file once the child is ready, as one that has read another file is, and return what it says, or the
+    cause and the remedy of a refusal. Raises OSError, ValueError, KeyError or TypeError where the child ends or sends
+    anything else. The child has its input open until its end, by which it notices that this process is gone."""
     assert child.stdin is not None
     assert child.stdout is not None
     child.stdin.write(json.dumps(job).encode() + b"\n")
     child.stdin.flush()
+
+    def send_file() -> None:
+        watch.allow_in_all(total_s)
+        stdin.write(data)
+        stdin.flush()
+        watch.allow(timeout_s)
+
+    stdin = child.stdin
+    if is_ready:
+        send_file()
     while line := child.stdout.readline(_MAX_LINE_BYTES):
         message = json.loads(line)
         if not isinstance(message, dict):
@@ -132,10 +202,9 @@ def _exchanged(
         if "progress" not in message:
             break
         if message["progress"] == "ready":
-            watch.allow_in_all(total_s)
-            child.stdin.write(data)
-            child.stdin.flush()
-        watch.allow(timeout_s)
+            send_file()
+        else:
+            watch.allow(timeout_s)
     else:
         raise ValueError("the child ended without a reply")
     if "cause" in message:

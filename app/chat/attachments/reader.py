@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from app.chat.attachments.kinds import MAX_FILE_BYTES, FileKind, Form, kind_of
-from app.chat.attachments.parser_process import ReadBudget, parse
+from app.chat.attachments.parser_process import KeptParsers, ReadBudget, parse
 from app.chat.attachments.parsing import ALL_PAGES, PageChoice
 from app.chat.conversation import Attachment, MediaFile
 from app.tools.file_access import is_as_named
@@ -74,18 +74,23 @@ def read_contents(path: Path, name: str, *, is_resolved: bool = False, forms: Co
 
 
 def read_data(
-    data: bytes, name: str, pages: PageChoice = ALL_PAGES, budget: ReadBudget | None = None
+    data: bytes,
+    name: str,
+    pages: PageChoice = ALL_PAGES,
+    budget: ReadBudget | None = None,
+    kept: KeptParsers | None = None,
 ) -> ReadAttachment:
     """Return bytes that come from no file, such as a picture in the clipboard, as an attachment called `name`; reading
-    them takes what `budget` has left, and ends when that is stopped. Raises UsageError if they are too large, damaged,
-    protected by a password, or of a kind that no model takes."""
+    them takes what `budget` has left, and ends when that is stopped. Who reads many files gives the children `kept` of
+    all of them. Raises UsageError if they are too large, damaged, protected by a password, or of a kind that no model
+    takes."""
     kind = kind_of(data, name)
     _check_size(len(data), kind, name)
     if pages != ALL_PAGES and kind.parser != "pdf":
         raise UsageError(f"{name} is {kind.words}: it has no pages to choose.", "Attach it without #.")
     if kind.form is Form.TEXT:
         return ReadAttachment(Attachment(name, _text(data, name)))
-    parsed = parse(data, kind, name, pages, budget)
+    parsed = parse(data, kind, name, pages, budget, kept)
     if kind.form is Form.DOCUMENT:
         files = [(_media_file(picture, "image/png"), picture) for picture in parsed.pictures]
         attachment = Attachment(name, parsed.text, kind.mime_type, parsed.detail, tuple(file for file, _ in files))
