@@ -49,7 +49,7 @@ _FILE_IN_BASE64 = re.compile(rb"[A-Za-z0-9+/=_\\-]{4096,}+")  # with what escape
 _MOST_SHOWN = 100  # characters of a path
 _BODY, _REQUEST = "body", "request"  # names of parameters
 _SCHEMAS = "#/components/schemas/{model}"
-_JSON = "application/json"
+_JSON, _FORM = "application/json", "multipart/form-data"
 _BYTES = "application/octet-stream"
 _ITEM_SCHEMA = "x-item-schema"  # OpenAPI 3.2 calls it itemSchema; in 3.1 a stream has one schema, for all of its text
 _ALWAYS = (401, 403, 413, 500)  # the guard's, and a bug's
@@ -73,7 +73,8 @@ class Route(routing.Route):
     """A route to `endpoint`, which returns a Response.
 
     `endpoint` may take the request, a `body` of a BaseModel, and texts: the path's parameters, and those of the query,
-    which have a default. `refusals` are the errors that its document names, as `errors` returns them.
+    which have a default. `refusals` are the errors that its document names, as `errors` returns them. A `form` is the
+    type of what it reads itself, by `app.service.http.forms`: the document names it.
     """
 
     def __init__(
@@ -85,6 +86,7 @@ class Route(routing.Route):
         status_code: int,
         refusals: Mapping[str, Any],
         include_in_schema: bool,
+        form: type[BaseModel] | None = None,
     ) -> None:
         parameters = inspect.signature(endpoint).parameters  # without their types, whose evaluation takes a millisecond
         self.reads_body = _BODY in parameters
@@ -95,6 +97,7 @@ class Route(routing.Route):
         }
         self.status_code = status_code
         self.refusals = refusals
+        self.form = form
         super().__init__(path, self._respond, include_in_schema=include_in_schema)
         self.methods = set(methods)  # Starlette answers HEAD wherever it answers GET
         self.called = endpoint
@@ -128,7 +131,12 @@ class Router:
         self._include_in_schema = include_in_schema
 
     def route(
-        self, path: str, *methods: str, status_code: int = 200, refusals: Mapping[str, Any] | None = None
+        self,
+        path: str,
+        *methods: str,
+        status_code: int = 200,
+        refusals: Mapping[str, Any] | None = None,
+        form: type[BaseModel] | None = None,
     ) -> Callable[[AnEndpoint], AnEndpoint]:
         """Return a decorator that adds a route and returns the endpoint as it is."""
 
@@ -140,6 +148,7 @@ class Router:
                 status_code=status_code,
                 refusals=refusals or {},
                 include_in_schema=self._include_in_schema,
+                form=form,
             )
             self.routes.append(route)
             return endpoint
@@ -307,8 +316,9 @@ def document(routes: Iterable[object], error_kind: ErrorKind) -> dict[str, Any]:
                 + [_parameter("query", name) for name in route.query],
                 "responses": {status: _response(status, answer, schemas) for status, answer in answers.items()},
             }
-            if (body := body_type_of(route.called)) is not None:
-                operation["requestBody"] = {"required": True, "content": {_JSON: {"schema": schemas.body(body)}}}
+            if (body := route.form or body_type_of(route.called)) is not None:
+                media_type = _FORM if route.form else _JSON
+                operation["requestBody"] = {"required": True, "content": {media_type: {"schema": schemas.body(body)}}}
     return {
         "openapi": "3.1.0",
         "info": {"title": "localllm", "version": __version__},
@@ -349,7 +359,7 @@ class _Strict(GenerateJsonSchema):
 
 def _answers(route: Route, error_kind: ErrorKind) -> dict[str, _Answer]:
     kind = error_kind(route.path)
-    refusals = (*_ALWAYS, *(_WITH_BODY if body_type_of(route.called) else ()))
+    refusals = (*_ALWAYS, *(_WITH_BODY if route.form or body_type_of(route.called) else ()))
     extra: Mapping[str, Any] = {**errors(*refusals), **route.refusals}
     answers = {status: _Answer({_JSON: kind if own is None else own}) for status, own in extra.items()}
     answer = answers[str(route.status_code)] = _Answer()  # a plain Response has no content
@@ -374,7 +384,7 @@ def _response_type(annotation: Any) -> Any:
 
 
 def _kinds(route: Route, answers: Mapping[str, _Answer]) -> Iterable[tuple[Any, JsonSchemaMode]]:
-    if (body := body_type_of(route.called)) is not None:
+    if (body := route.form or body_type_of(route.called)) is not None:
         yield body, "validation"
     for answer in answers.values():
         for kind in (*answer.content.values(), *answer.streams.values()):

@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import re
-from typing import Annotated, Any, Literal, cast
+from typing import Annotated, Literal, cast
 
-from pydantic import Field, StrictStr, ValidationError
-from starlette.datastructures import UploadFile
-from starlette.exceptions import HTTPException
-from starlette.requests import ClientDisconnect, Request
+from pydantic import Field, StrictStr
+from starlette.requests import Request
 from starlette.responses import FileResponse
 from typing_extensions import TypedDict
 
@@ -20,21 +18,15 @@ from app.service.api.batches.files import DEFAULT_EXPIRY_S, FileObject
 from app.service.api.fields import Body
 from app.service.api.responses.exchange import Page, page_of
 from app.service.api.responses.requests import Metadata
-from app.service.http.access_log import record_of
-from app.service.http.errors import RefusedError
-from app.service.http.field_faults import invalid_fields
+from app.service.http.forms import read_upload
 from app.service.http.guard import caller_of
 from app.service.http.routing import Router, errors
 from app.service.http.streaming import JsonResponse
-from quantizer.figures import format_number
 
 router = Router()
 
-UPLOAD_TIMEOUT_S = 600.0  # for 200 MiB from another room
 _WINDOW = re.compile(r"([1-9][0-9]{0,2})h")
 _MOST_HOURS = 336
-_MOST_FIELDS = 10
-_PART = re.compile(r"(\w+)\[(\w+)\]")  # of an object in a form
 _MOST_FILES, _MOST_BATCHES = 10_000, 100
 _USUAL_BATCHES = 20
 
@@ -95,46 +87,14 @@ class DeletedFile(TypedDict):
     deleted: Literal[True]
 
 
-@router.post("/v1/files", refusals=errors(400, 408, 413, 415))
-@router.post("/files", refusals=errors(400, 408, 413, 415))
+@router.post("/v1/files", form=UploadBody)
+@router.post("/files", form=UploadBody)
 async def upload(request: Request) -> JsonResponse[FileObject]:
     """Store a file of requests, sent as multipart/form-data with `file` and `purpose`."""
-    if not request.headers.get("content-type", "").startswith("multipart/form-data"):
-        raise RefusedError(415, "unsupported_media_type", "An upload is multipart/form-data.", "Send it as a form.")
-    try:
-        async with asyncio.timeout(UPLOAD_TIMEOUT_S):
-            form = await request.form(max_files=1, max_fields=_MOST_FIELDS, max_part_size=64 << 10)
-    except TimeoutError:
-        raise RefusedError(
-            408, "timeout", f"The file did not come within {format_number(UPLOAD_TIMEOUT_S)} s."
-        ) from None
-    except ClientDisconnect:
-        raise RefusedError(400, "disconnected", "The client went away before its file was complete.") from None
-    except HTTPException as error:  # not a form, or too many parts
-        raise RequestError(f"The form cannot be read: {error.detail}", "Send `file` and `purpose`.") from None
-    try:
-        fields: dict[str, Any] = {}
-        content: UploadFile | None = None
-        for name, value in form.multi_items():
-            if isinstance(value, UploadFile):
-                content, value = value, value.filename or ""
-            if part := _PART.fullmatch(name):
-                fields.setdefault(part[1], {})[part[2]] = value
-            else:
-                fields[name] = value
-        try:
-            body = UploadBody.model_validate(fields)
-        except ValidationError as error:
-            raise invalid_fields(error, fields) from None
-        record_of(request.scope).ignored = body.ignored_fields(fields)
-        if content is None or content.filename != body.file:
-            raise RequestError("`file` is no file.", "Send its content and its name as the part `file`.")
-        stored = await asyncio.to_thread(
-            app_state(request).batches.files.add, content.file, body.file, body.expiry_s, caller_of(request.scope).owner
-        )
-        return JsonResponse(stored)
-    finally:
-        await form.close()
+    sent = await read_upload(request, UploadBody)
+    owner = caller_of(request.scope).owner
+    files = app_state(request).batches.files
+    return JsonResponse(await asyncio.to_thread(files.add, sent.file, sent.body.file, sent.body.expiry_s, owner))
 
 
 @router.get("/v1/files", refusals=errors(400))
