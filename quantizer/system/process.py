@@ -197,7 +197,6 @@ class ChildProcess:
     """A child process with pipes, detached from the terminal. Create it with `start`; always await `end`."""
 
     def __init__(self, process: Process, on_stderr: Callable[[str], None]) -> None:
-        assert process.stdin is not None
         assert process.stdout is not None
         assert process.stderr is not None
         self.stdout = process.stdout
@@ -218,15 +217,16 @@ class ChildProcess:
         on_stderr: Callable[[str], None] = lambda _text: None,
         max_line_bytes: int = _MAX_LINE_BYTES,
         takes: ProcessBytes = ProcessBytes.COMMAND,
+        stdin: BinaryIO | None = None,
     ) -> ChildProcess:
         """Start `command` in `folder`, with the variables of `environment` added to this process's. `name` is used in
         the EngineError that is raised where the system cannot start it, or its limits of memory are below what such a
-        process `takes`."""
+        process `takes`. The open file `stdin`, if there is one, is the child's in place of a pipe."""
         check_memory_limit(name, takes)
         try:
             process = await asyncio.create_subprocess_exec(
                 *command,
-                stdin=PIPE,
+                stdin=PIPE if stdin is None else stdin,
                 stdout=PIPE,
                 stderr=PIPE,
                 cwd=folder,
@@ -244,12 +244,14 @@ class ChildProcess:
 
     def write(self, data: bytes) -> None:
         """Queue `data` for the child's stdin. Data for a dead child is lost."""
+        assert self._stdin is not None, "its stdin is a pipe"
         if not self._stdin.is_closing():
             self._stdin.write(data)
 
     async def send(self, message: Mapping[str, object]) -> None:
         """Write a line of JSON, and wait while the child has not read enough. A message for a dead child is lost."""
         self.write(json.dumps(message).encode() + b"\n")
+        assert self._stdin is not None, "its stdin is a pipe"
         with contextlib.suppress(ConnectionError):
             await self._stdin.drain()
 
@@ -287,7 +289,8 @@ class ChildProcess:
 
     async def end(self, grace_s: float = _GRACE_S) -> int:
         """Close the child's stdin, kill it unless it ends within `grace_s`, and return its exit status."""
-        self._stdin.close()
+        if self._stdin is not None:
+            self._stdin.close()
         self.kill_after(grace_s)
         try:
             return await self._process.wait()

@@ -15,6 +15,7 @@ import warnings
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from app.common.extras import AUDIO
 from app.common.media_formats import MediaFormat, MediaKind, format_of
@@ -106,7 +107,7 @@ def decode_sound(data: bytes, sample_rate: int) -> Sound:
     import miniaudio
 
     form = format_of(data)
-    _check_length(_declared_s(data, form))
+    _check_length(declared_s(data, len(data), form))
     max_samples = MAX_SOUND_S * sample_rate
     blocks, n_samples = [], 0
     try:
@@ -116,19 +117,29 @@ def decode_sound(data: bytes, sample_rate: int) -> Sound:
             blocks.append(np.array(block, np.float32))
     except miniaudio.MiniaudioError as error:
         raise RequestError(f"A sound ({form}) is damaged: {error}.", "Send a whole file.") from None
-    if not n_samples:
-        raise RequestError(f"A sound ({form}) has no samples.", "Send a whole file.")
+    check_n_samples(n_samples, sample_rate, form)
     samples = np.concatenate(blocks)
-    if n_samples < MIN_SOUND_S * sample_rate:
-        cause = f"A sound has {1000 * n_samples / sample_rate:.0f} ms."
-        raise RequestError(cause, f"Send one of at least {1000 * MIN_SOUND_S:.0f} ms.")
-    if not np.isfinite(samples).all():
-        raise RequestError(f"A sound ({form}) contains NaN or infinite samples.", "Send another file.")
+    check_finite(samples, form)
     return Sound(samples)
 
 
-def _declared_s(data: bytes, form: MediaFormat) -> float:
-    """Return how long a sound says it is, 0 where it does not: the decoder stops at the limit in any case."""
+def check_n_samples(n_samples: int, sample_rate: int, form: MediaFormat) -> None:
+    """Raise RequestError for a sound without samples, and for one shorter than MIN_SOUND_S."""
+    if not n_samples:
+        raise RequestError(f"A sound ({form}) has no samples.", "Send a whole file.")
+    if n_samples < MIN_SOUND_S * sample_rate:
+        cause = f"A sound has {1000 * n_samples / sample_rate:.0f} ms."
+        raise RequestError(cause, f"Send one of at least {1000 * MIN_SOUND_S:.0f} ms.")
+
+
+def check_finite(samples: NDArray[np.float32], form: MediaFormat) -> None:
+    if not np.isfinite(samples).all():
+        raise RequestError(f"A sound ({form}) contains NaN or infinite samples.", "Send another file.")
+
+
+def declared_s(begin: bytes, n_bytes: int, form: MediaFormat) -> float:
+    """Return how long a sound of `n_bytes` says it is, 0 where its `begin` does not: the decoder stops at the limit in
+    any case. Vorbis says it at its end."""
     import miniaudio
 
     readers = {
@@ -137,9 +148,15 @@ def _declared_s(data: bytes, form: MediaFormat) -> float:
         MediaFormat.VORBIS: miniaudio.vorbis_get_info,
     }
     if form is MediaFormat.MP3:
-        return _mp3_s(data)
+        return _mp3_s(begin, n_bytes)
+    if form is MediaFormat.VORBIS and len(begin) < n_bytes:
+        return 0.0
+    if form is MediaFormat.WAV and len(begin) < n_bytes:  # miniaudio counts what is there
+        found = begin.find(b"fmt ")
+        bytes_per_s = int.from_bytes(begin[found + 16 : found + 20], "little") if found > 0 else 0
+        return n_bytes / bytes_per_s if bytes_per_s else 0.0
     try:
-        return float(readers[form](data).duration)
+        return float(readers[form](begin).duration)
     except miniaudio.MiniaudioError:
         return 0.0
 
@@ -151,8 +168,8 @@ def _check_length(length_s: float) -> None:
         raise RequestError(cause, "Send it in shorter parts.")
 
 
-def _mp3_s(data: bytes) -> float:
-    """Return about how long an MP3 is, from its first frames; 0 where none is found."""
+def _mp3_s(data: bytes, n_bytes: int) -> float:
+    """Return about how long an MP3 of `n_bytes` is, from the first frames in `data`; 0 where none is found."""
     begin = 0
     if data.startswith(b"ID3") and len(data) >= 10:  # the tag has its size in four times seven bits
         for byte in data[6:10]:
@@ -163,9 +180,9 @@ def _mp3_s(data: bytes) -> float:
         frame = _mp3_frame(data[position : position + 4])
         if frame is None:
             break
-        n_bytes, frame_s = frame
-        position, n_frames, sum_s = position + n_bytes, n_frames + 1, sum_s + frame_s
-    return sum_s * (len(data) - begin) / (position - begin) if n_frames else 0.0
+        frame_bytes, frame_s = frame
+        position, n_frames, sum_s = position + frame_bytes, n_frames + 1, sum_s + frame_s
+    return sum_s * (n_bytes - begin) / (position - begin) if n_frames else 0.0
 
 
 def _mp3_frame(header: bytes) -> tuple[int, float] | None:
