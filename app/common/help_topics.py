@@ -17,6 +17,7 @@ TOPICS = {
     "chat": "Chat in the terminal: keys, options, long chats",
     "run": "Ask from a script",
     "files": "Pictures, sounds and documents",
+    "transcribe": "What is said in a sound: text and subtitles",
     "tools": "Tools: files, commands, the web",
     "knowledge": "Search folders of your documents",
     "mcp": "Tools of MCP servers",

@@ -36,6 +36,7 @@ from app.service.api.native import read_ahead
 from app.service.api.native import status as native_status
 from app.service.api.ollama import library_routes as ollama_library
 from app.service.api.ollama import routes as ollama
+from app.service.api.openai import audio as openai_audio
 from app.service.api.openai import models as openai_models
 from app.service.api.openai import routes as openai
 from app.service.api.openai.models import is_anthropic
@@ -69,7 +70,7 @@ if TYPE_CHECKING:  # which imports this module when its model loads already
 
 # Each has a router.
 _ROUTE_MODULES = (
-    *(openai, openai_models, responses, batches, anthropic, ollama, ollama_library),
+    *(openai, openai_audio, openai_models, responses, batches, anthropic, ollama, ollama_library),
     *(lmstudio, lmstudio_chat, lmstudio_models, lmstudio_sdk, llamacpp, llamacpp_server, llamacpp_tokens),
     *(native_status, read_ahead, native_library, native_jobs, docs),
 )

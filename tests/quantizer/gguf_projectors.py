@@ -1,4 +1,5 @@
-"""Tiny projectors (mmproj) that libmtmd runs, written by gguf alone: those of Gemma 3, Idefics 3 and Qwen 2-VL."""
+"""Tiny projectors (mmproj) that libmtmd runs, written by gguf alone: those of Gemma 3, Idefics 3 and Qwen 2-VL; and the
+header alone of one that hears."""
 
 from __future__ import annotations
 
@@ -10,7 +11,7 @@ import numpy as np
 
 from tests.quantizer.gguf_files import write_gguf
 
-__all__ = ["tiny_projector"]
+__all__ = ["hearing_header", "tiny_projector"]
 
 _WIDTH, _N_FF, _N_HEADS, _N_LAYERS = 64, 128, 4, 2
 _IMAGE, _PATCH, _MERGE = 56, 14, 2
@@ -54,6 +55,18 @@ def tiny_projector(
     if edit is not None:
         edit(writer)
     write_gguf(writer, _tensors(n_embd, kind, n_pixels))
+    return path
+
+
+def hearing_header(path: Path, kind: str = "ultravox", n_embd: int = 64) -> Path:
+    """Write what is read of a projector that hears before it is loaded: the fake engine loads none of it."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    writer = gguf.GGUFWriter(path, "clip")
+    writer.add_type("mmproj")
+    writer.add_bool("clip.has_audio_encoder", True)
+    writer.add_string("clip.projector_type", kind)
+    writer.add_uint32("clip.audio.projection_dim", n_embd)
+    write_gguf(writer, {"a.post_ln.weight": np.ones(_WIDTH, np.float32)})
     return path
 
 

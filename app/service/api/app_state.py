@@ -13,8 +13,7 @@ from starlette.requests import HTTPConnection, Request
 
 from app.common.service_identity import ServiceIdentity
 from app.engine.request import BATCH_PRIORITY
-from app.library.local.model_task import ModelTask
-from app.library.local.resolve import BUILT_IN
+from app.library.local.resolve import BUILT_IN, UnknownModelError
 from app.protocol.chat import BATCH, PRIORITY_HEADER
 from app.protocol.errors import RequestError
 from app.service.api.fields import WithWarnings
@@ -27,7 +26,7 @@ from app.service.http.streaming import unless_gone
 from app.service.jobs.manager import JobManager
 from app.service.models.library import LibraryService, PlanService
 from app.service.models.manager import ModelManager
-from app.service.models.model_file import is_placeholder
+from app.service.models.model_file import Purpose, is_placeholder
 from app.service.models.served_model import ServedModel
 from app.service.pool.engine_pool import IdleLimit
 from app.service.threads import in_thread
@@ -42,6 +41,7 @@ Made = TypeVar("Made")
 AnyPromptBody = TypeVar("AnyPromptBody", bound=PromptField)
 
 _WORDS: Mapping[str, tuple[str, str]] = {"image": ("sees pictures", "see"), "audio": ("hears sounds", "hear")}
+_SMALLEST_THAT_HEARS = "ggml-org/Qwen3-ASR-0.6B-GGUF"
 MAX_REMEMBERED = 256  # digests of refused content
 
 
@@ -117,12 +117,12 @@ def responses_of(request: Request) -> ResponseStore:
 
 
 async def model_of(
-    request: Request, name: str, idle_limit: IdleLimit | None = None, *, task: ModelTask = "text"
+    request: Request, name: str, idle_limit: IdleLimit | None = None, *, purpose: Purpose = "text"
 ) -> ServedModel:
     """Return the model that answers `request`; its work counts for the request. Raises UnknownModelError. A name such
-    as gpt-4o or default means the default, or one that was made for `task`. The model is not unloaded as idle before
+    as gpt-4o or default means the default, or one that serves `purpose`. The model is not unloaded as idle before
     the request ends, and after a use stays loaded for `idle_limit`."""
-    model, record = await app_state(request).models.answering(name, task), record_of(request.scope)
+    model, record = await app_state(request).models.answering(name, purpose), record_of(request.scope)
     if model.ref.place == BUILT_IN and is_placeholder(name):  # a client that nobody set up: its answers are poor
         remedy = "Name a model, or make one the default by the setting `model`."
         record.notices.append(f"{name!r} is no local model: {model.ref.id}, the built-in one, answers. {remedy}")
@@ -134,6 +134,25 @@ async def model_of(
         record.notices.append("keep_alive has no effect: this key may only use models.")
         idle_limit = None
     return model.for_request(record, idle_limit)
+
+
+async def hearing_model_of(request: Request, name: str) -> ServedModel:
+    """Return the model that hears the sound of `request`, as `model_of`. Raises RequestError, with a remedy that names
+    one, where the model does not hear, or of several none is named."""
+    models = app_state(request).models
+    try:
+        model = await model_of(request, name, purpose="sounds")
+    except UnknownModelError:
+        if not (models.settings.any_name and is_placeholder(name)):
+            raise
+        model = None
+    if model is not None and model.senses.hears:
+        return model
+    able = [ref.id for ref in await models.catalog.installed_for("sounds")]
+    if len(able) > 1 and (model is None or not name):
+        raise RequestError("The request names no model, and several here hear sounds.", f"Name one: {', '.join(able)}.")
+    cause = "No model here hears sounds." if model is None else f"{model.ref.id} hears no sounds."
+    raise RequestError(cause, await _remedy(models, "audio"))
 
 
 def unload(model: ServedModel) -> None:
@@ -179,7 +198,8 @@ async def _remedy(models: ModelManager, kind: str) -> str:
     able = [ref.id for ref, facts in described if kind in models.senses(ref, facts).modalities]
     if able:
         return f"Ask {able[0]}, which {does}."
-    if kind == "image" and (name := await _smallest_that_sees()):
+    name = await _smallest_that_sees() if kind == "image" else _SMALLEST_THAT_HEARS
+    if name:
         return f"No model here can {do}. Get one that {does}: `localllm pull {name}`."
     return f"No model here can {do}; get one with its mmproj file."
 

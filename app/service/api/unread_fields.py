@@ -81,6 +81,7 @@ HARMLESS: Final = (
         "how finely a picture is read, which its projector decides",
         ("content.detail", "image_url.detail", "output.detail", "content.transformations"),
     ),
+    Harmless("how a sound is cut, which is done where nobody speaks", (".chunking_strategy",)),
     Harmless(
         "labels of schemas and tools: calls fit their schema anyway, and every tool is offered at once",
         (
@@ -151,6 +152,7 @@ HARMLESS: Final = (
 _IN_INSTRUCTIONS: Final = "Say it in the instructions, and leave it out."
 _AT_THE_CLIENT: Final = "Run it yourself, and describe its functions as `tools`."
 _TOOLS: Final = "Send `tools` and `tool_choice`, and results as messages of the role `tool`."
+_ONE_SPEAKER: Final = "Speakers are not told apart here: leave it out."
 # What to do without a field that would change the answer.
 REFUSED: Final[Mapping[str, str]] = {
     ".audio": "Answers are text: leave audio out.",
@@ -186,6 +188,8 @@ REFUSED: Final[Mapping[str, str]] = {
     ".width": "Pictures are not made here: leave it out.",
     ".height": "Pictures are not made here: leave it out.",
     ".steps": "Pictures are not made here: leave it out.",
+    ".known_speaker_names": _ONE_SPEAKER,
+    ".known_speaker_references": _ONE_SPEAKER,
     # of vLLM's and SGLang's chats
     ".chat_template": "Use /apply-template's answer as the prompt of /v1/completions.",
     ".documents": "Send them as messages.",

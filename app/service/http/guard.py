@@ -65,10 +65,16 @@ _SCOPES: tuple[tuple[str, frozenset[KeyScope]], ...] = (
     ("/api/push", _MANAGE),
     ("/api/v1/models/", _MANAGE),  # load, unload, download; the list itself is /api/v1/models
 )
-# A file goes to disk as it comes, and is as large as OpenAI's Batch API takes (source: its guide, 200 MB).
-_UPLOADS = frozenset({"/v1/files", "/files"})
-MAX_UPLOAD_BYTES = 200 << 20
 _FORM_BYTES = 64 << 10  # around the file
+# A file goes to disk as it comes, and is as large as OpenAI's Batch API takes (source: its guide, 200 MB), a sound as
+# three hours of a CD are.
+_MAX_UPLOAD_BYTES = {
+    **dict.fromkeys(("/v1/files", "/files"), (200 << 20) + _FORM_BYTES),
+    **dict.fromkeys(
+        (f"{version}/audio/{task}" for version in ("/v1", "") for task in ("transcriptions", "translations")),
+        (2 << 30) + _FORM_BYTES,
+    ),
+}
 _GRANTED_KEY = "localllm.granted"  # scopes of the key of a request
 _SOCKET_KEY = "localllm.socket_key"  # scopes of a handshake, and the policy's `scopes_of` for its first message
 
@@ -85,7 +91,6 @@ class GuardPolicy:
     api_key: str = ""
     stored: KeyFile | None = None
     max_body_bytes: int = 64 << 20  # with pictures and sounds; of text `routing` takes less
-    max_upload_bytes: int = MAX_UPLOAD_BYTES + _FORM_BYTES
     metered: MeteredKeys = field(default_factory=MeteredKeys)
     # Whose processes may ask where no key is required, None for everybody's; where the system does not say whose a
     # process is, it may.
@@ -396,8 +401,8 @@ def _is_address(host: str) -> bool:
 
 
 def _most_bytes(scope: Scope, policy: GuardPolicy) -> int:
-    is_upload = scope.get("method") == "POST" and scope["path"] in _UPLOADS
-    return policy.max_upload_bytes if is_upload else policy.max_body_bytes
+    uploads = _MAX_UPLOAD_BYTES if scope.get("method") == "POST" else {}
+    return uploads.get(scope["path"], policy.max_body_bytes)
 
 
 def _counted(receive: Receive, max_bytes: int) -> Receive:

@@ -12,7 +12,6 @@ from typing import Any
 from app.common.event_log import log_event
 from app.engine.messages import EngineConfig, UnfitPolicy
 from app.library.local.model_files import ModelRef
-from app.library.local.model_task import ModelTask
 from app.library.local.projectors import general_choice
 from app.library.local.resolve import UnknownModelError
 from app.protocol.errors import RequestError
@@ -23,8 +22,10 @@ from app.service.models.model_file import (
     FileFacts,
     ModelCatalog,
     ModelFile,
+    Purpose,
     Senses,
     is_current,
+    is_for,
     is_placeholder,
     own_attachments,
     read_model_file,
@@ -148,13 +149,15 @@ class ModelManager:
         Raises UnknownModelError that lists the models."""
         return await self._current(await self.find(name))
 
-    async def answering(self, name: str, task: ModelTask = "text") -> ServedModel:
+    async def answering(self, name: str, purpose: Purpose = "text") -> ServedModel:
         """Return the model that answers a request for `name`: that one, or the one that is meant by a placeholder.
         Raises UnknownModelError as `named` does."""
+        if purpose == "sounds" and not name and (meant := await self._meant(purpose)) is not None:
+            return meant  # few defaults hear
         try:
             return await self.named(name)
         except UnknownModelError:
-            meant = await self._meant(task) if self.settings.any_name and is_placeholder(name) else None
+            meant = await self._meant(purpose) if self.settings.any_name and is_placeholder(name) else None
             if meant is None:
                 raise
         if name not in self._logged_names:
@@ -200,14 +203,14 @@ class ModelManager:
         await self._pool.close()
         await self._renderer.close()
 
-    async def _meant(self, task: ModelTask) -> ServedModel | None:
-        """Return the model for `task` that a request means which names none of this machine: the default, or else the
-        only one in the library that was made for it; None for several. What others have loaded does not count: a client
+    async def _meant(self, purpose: Purpose) -> ServedModel | None:
+        """Return the model for `purpose` that a request means which names none of this machine: the default, or else
+        the only one in the library that serves it; None for several. What others have loaded does not count: a client
         that works goes on working, with the same model."""
-        if self.default.file.task == task:
+        if is_for(purpose, self.default.file.task, self.default.senses):
             return await self._current(self.default.ref)
-        made_for_it = await self.catalog.installed_for(task)
-        return await self._current(made_for_it[0]) if len(made_for_it) == 1 else None
+        serving_it = await self.catalog.installed_for(purpose)
+        return await self._current(serving_it[0]) if len(serving_it) == 1 else None
 
     def _known(self, name: str) -> ServedModel | None:
         return self._models.get(name) if name else self.default

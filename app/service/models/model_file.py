@@ -44,6 +44,7 @@ from quantizer.system.errors import UsageError
 from quantizer.system.files import explained
 
 Modality: TypeAlias = Literal["text", "image", "audio"]
+Purpose: TypeAlias = ModelTask | Literal["sounds"]  # what a request wants a model for
 
 MAX_SCALE = 100.0
 _TEMPLATE, _TOKENS = "tokenizer.chat_template", "tokenizer.ggml.tokens"
@@ -70,6 +71,11 @@ class Senses:
 
 
 TEXT_ONLY = Senses()
+
+
+def is_for(purpose: Purpose, task: ModelTask, senses: Senses) -> bool:
+    """Return whether a model that was made for `task` and has `senses` serves a `purpose`."""
+    return senses.hears if purpose == "sounds" else task == purpose
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -368,11 +374,11 @@ class ModelCatalog:
     async def resolve(self, name: str) -> ModelRef:
         return await asyncio.to_thread(resolve, name, self._settings)
 
-    async def installed_for(self, task: ModelTask) -> list[ModelRef]:
-        """Return the models in the library that were made for `task`, loaded or not, without the built-in one."""
+    async def installed_for(self, purpose: Purpose) -> list[ModelRef]:
+        """Return the models in the library that serve `purpose`, loaded or not, without the built-in one."""
         installed = await asyncio.to_thread(available, self._settings)
         described = await self.with_facts([ref for ref in installed if ref.place != BUILT_IN])
-        return [ref for ref, facts in described if facts.task == task]
+        return [ref for ref, facts in described if is_for(purpose, facts.task, facts.senses)]
 
     async def list_with_facts(self) -> list[tuple[ModelRef, FileFacts]]:
         return await self.with_facts(await self.list_models())
@@ -408,7 +414,7 @@ _PROVIDERS = re.compile(
 _HOSTED = re.compile(
     r"gpt-\d.*"  # not gpt-oss, gpt-j, gpt-neox
     r"|(?:chatgpt|codex|text-davinci|text-curie|text-babbage|text-ada|text-embedding|davinci|babbage|o\d)(?:-.*)?"
-    r"|claude(?:-.*)?|(?:claude-)?(?:sonnet|opus|haiku)(?:\[1m\]|-[\d.-]+|-latest)?"
+    r"|whisper-.*|claude(?:-.*)?|(?:claude-)?(?:sonnet|opus|haiku)(?:\[1m\]|-[\d.-]+|-latest)?"
     r"|gemini-.*|grok-.*|sonar(?:-.*)?|deepseek-(?:chat|reasoner)|moonshot-v1-.*|voyage-.*"
     r"|qwen[\d.]*(?:-coder|-vl|-omni)?-(?:max|plus|turbo|flash|long)(?:-.*)?"
     r"|(?:mistral|ministral|codestral|devstral|magistral|pixtral|kimi)-(?:.+-)?latest|mistral-(?:tiny|small|medium|large|embed)"

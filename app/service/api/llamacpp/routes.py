@@ -254,7 +254,7 @@ async def embedding(request: Request, body: EmbeddingBody) -> JsonResponse[list[
     given, norm = body.given(), body.embd_normalize
     if norm < 0:
         raise RequestError("embd_normalize is -1, but vectors have the length 1.", "Leave it out, or use 0, 1 or 2.")
-    model = await model_of(request, body.model, task="vectors")
+    model = await model_of(request, body.model, purpose="vectors")
 
     async def answer() -> list[LlamaCppEmbedding]:
         inputs = await inputs_of(given, model)

@@ -207,7 +207,7 @@ def _shortened(vector: list[float], n_dimensions: int | None) -> list[float]:
 
 async def _model(request: Request, body: KeepAliveBody, *, task: ModelTask = "text") -> ServedModel:
     try:
-        return await model_of(request, body.model_name, body.idle_limit, task=task)
+        return await model_of(request, body.model_name, body.idle_limit, purpose=task)
     except UnknownModelError as error:
         raise model_not_found(body.model_name, error) from error
 

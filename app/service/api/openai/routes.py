@@ -245,7 +245,7 @@ class Ranking(TypedDict):
 @router.post("/v1/embeddings", refusals=errors(404))
 async def embeddings(request: Request, body: EmbeddingsBody) -> JsonResponse[EmbeddingList]:
     """A vector of length 1 for each input."""
-    model = await model_of(request, body.model, body.idle_limit, task="vectors")
+    model = await model_of(request, body.model, body.idle_limit, purpose="vectors")
     is_base64 = body.encoding_format == "base64"
 
     async def answer() -> EmbeddingList:
@@ -274,7 +274,7 @@ async def embeddings(request: Request, body: EmbeddingsBody) -> JsonResponse[Emb
 async def rerank(request: Request, body: RerankBody) -> JsonResponse[Ranking | list[TextRank]]:
     """The documents' scores, the best first."""
     documents = body.ranked()
-    model = await model_of(request, body.model, task="ranking")
+    model = await model_of(request, body.model, purpose="ranking")
 
     async def answer() -> Ranking | list[TextRank]:
         ranked = await model.rerank(body.query, documents)

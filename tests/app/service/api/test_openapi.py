@@ -23,10 +23,12 @@ from app.service.api.openai.routes import RerankBody, _ranking, _text_ranks
 from app.service.application import create_document
 from app.service.http.routing import Route
 from app.settings.settings import Settings
+from tests.app.engine.media.files import sound_file
 from tests.app.library.hub_repos import HubRepo
 from tests.app.library.hub_server import HubServer
 from tests.app.running import RunningService
-from tests.quantizer.gguf_files import tiny_llama
+from tests.quantizer.gguf_files import N_EMBD, tiny_llama
+from tests.quantizer.gguf_projectors import hearing_header
 
 TEMPLATE = (
     "{# <think></think> #}{% for message in messages %}{{ message.content }}\n{% endfor %}"
@@ -177,6 +179,22 @@ UPLOAD: dict[str, Any] = {
         )
     },
 }
+SOUND: dict[str, Any] = {"files": {"file": ("a.wav", sound_file())}}
+TRANSCRIPTS: list[dict[str, Any]] = [
+    SOUND | {"data": {"model": "hearing", "prompt": "<say>a</say>", **fields}}
+    for fields in (
+        {},
+        {"response_format": "verbose_json", "max_tokens": "1"},
+        {"response_format": "srt"},
+        {"response_format": "verbose_json", "stream": "true"},
+    )
+]
+# Of what takes a form.
+FORMS: Answered = {
+    "POST /v1/files": [UPLOAD],
+    "POST /files": [UPLOAD],
+    **{f"POST {root}/audio/{task}": TRANSCRIPTS for root in ("/v1", "") for task in ("transcriptions", "translations")},
+}
 ASKED = {
     "GET /api/localllm/search": "?words=tiny",
     "GET /api/localllm/library": "?external=1",
@@ -235,6 +253,10 @@ def coder(folder: Path) -> Path:
 @pytest.fixture(scope="module")
 def own(start_service: Callable[..., RunningService], folder: Path, coder: Path) -> Iterator[RunningService]:
     """A service that sees no folder of the user's and no other hub than ours."""
+    hears = folder / "data" / "models" / "org" / "hearing"
+    hears.mkdir(parents=True)
+    shutil.copy(coder, hears / "hearing.gguf")
+    hearing_header(hears / "mmproj-hearing.gguf", n_embd=N_EMBD)
     with HubServer(HubRepo.of("org/tiny-GGUF", {"tiny-Q4_K_M.gguf": coder}, tags=["gguf"])) as hub:
         outside = {"HF_ENDPOINT": hub.url, "HF_TOKEN": "", "HF_HOME": str(folder), "OLLAMA_MODELS": str(folder / "no")}
         places = {"data_dir": str(folder / "data"), "cache_dir": str(folder / "cache")}
@@ -353,8 +375,11 @@ def test_each_answer_matches_the_document(own: RunningService, operation: str, c
     for name, stored_id in stored_ids(own, path).items():
         url = url.replace(name, stored_id)
     own.wait_until(lambda model: model["state"] != "loading")  # a model that loads cannot be unloaded
-    if path.endswith("/files") and method == "POST":
-        holds(operation, own.http.post(url, **UPLOAD))
+    for form in FORMS.get(operation, ()):
+        response = own.http.post(url, **form)
+        assert response.is_success, response.text
+        holds(operation, response)
+    if operation in FORMS:
         return
     for body in [batch_of(own)] if path.endswith("/batches") and method == "POST" else ANSWERED.get(operation, [None]):
         asked = body | {"source": str(coder)} if operation == "POST /api/localllm/import" and body else body

@@ -31,6 +31,7 @@ from app.service.api.ollama.requests import (
     OllamaGenerateBody,
     PullBody,
 )
+from app.service.api.openai.audio import TranscriptionBody
 from app.service.api.openai.requests import ChatCompletionBody, CompletionBody
 from app.service.api.openai.routes import EmbeddingsBody
 from app.service.api.responses.requests import CompactBody, InputTokensBody, ResponsesBody
@@ -59,6 +60,8 @@ REQUESTS = [
     Request("openai.types.conversations.conversation_update_params", "ConversationUpdateParams", ConversationChange, 1),
     Request("openai.types.conversations.item_create_params", "ItemCreateParams", NewItemsBody, 47),
     Request("openai.types.file_create_params", "FileCreateParams", UploadBody, 5),
+    Request("openai.types.audio.transcription_create_params", "TranscriptionCreateParamsBase", TranscriptionBody, 13),
+    Request("openai.types.audio.translation_create_params", "TranslationCreateParams", TranscriptionBody, 5),
     Request("openai.types.batch_create_params", "BatchCreateParams", BatchBody, 7),
     Request("anthropic.types.message_create_params", "MessageCreateParamsBase", MessagesBody, 158),
     Request("anthropic.types.message_count_tokens_params", "MessageCountTokensParams", CountTokensBody, 151),

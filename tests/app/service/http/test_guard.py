@@ -201,11 +201,14 @@ def test_a_declared_length_over_the_cap_is_refused_before_it_is_read() -> None:
         ("/files", 200 << 20, 200),
         ("/v1/files", 201 << 20, 413),
         ("/v1/files/a", 65 << 20, 413),
+        ("/v1/audio/transcriptions", 2 << 30, 200),
+        ("/audio/translations", 2 << 30, 200),
+        ("/v1/audio/transcriptions", 2049 << 20, 413),
     ],
 )
 def test_an_upload_has_a_cap_of_its_own(path: str, n_bytes: int, status: int) -> None:
     scope = _scope(("host", "localhost"), ("content-length", str(n_bytes)), path=path)
-    refusal = pytest.raises(RefusedError, match=r"larger than (200|64) MiB") if status == 413 else nullcontext()
+    refusal = pytest.raises(RefusedError, match=r"larger than (2048|200|64) MiB") if status == 413 else nullcontext()
     with refusal:
         check({**scope, "method": "POST"}, GuardPolicy())
 
