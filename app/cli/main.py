@@ -44,6 +44,9 @@ class _Verb:
 _VERBS = {
     "chat": _Verb("app.cli.verbs.chat:chat", "Chat, in the full screen or in the terminal's scrollback."),
     "run": _Verb("app.cli.verbs.run:run", "Run a prompt, or an unsaved chat."),
+    "transcribe": _Verb(
+        "app.cli.verbs.transcribe:transcribe", "Write down what is said in a sound, or make subtitles."
+    ),
     "chats": _Verb("app.cli.verbs.chats:chats", "List, search, export and import chats."),
     "knowledge": _Verb("app.cli.verbs.knowledge:knowledge", "Search folders of your documents, by words and meaning."),
     "serve": _Verb("app.cli.verbs.service:serve", "Serve models to editors and programs."),

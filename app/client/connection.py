@@ -7,7 +7,8 @@ import json
 from abc import ABC, abstractmethod
 from collections.abc import AsyncGenerator, AsyncIterator, Coroutine, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager, contextmanager
-from dataclasses import asdict, replace
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
 from typing import Any, ClassVar, Self, TypeVar
 
 import anyio
@@ -19,12 +20,21 @@ from app.protocol.chat import Completed, GenerationOptions, Message, PromptProgr
 from app.protocol.codec import decode_checked, encode
 from app.protocol.errors import ForeignServiceError, ServiceError
 from quantizer.system.errors import ErrorInfo, UsageError, UserError
+from quantizer.system.files import explained, open_regular
 
 _T = TypeVar("_T")
 MAX_QUOTED = 300  # characters of a server's text, in an error
 _LARGEST = 1e15  # of a number in an answer: neither a count nor a time is larger, and JSON has 1e999
 _START_AGAIN = "Start it with `localllm serve`, or start localllm again."
 _SOUND_FORMATS = {"mpeg": "mp3", "x-wav": "wav", "wave": "wav"}  # subtypes that OpenAI's API calls otherwise
+
+
+@dataclass(frozen=True, slots=True)
+class Upload:
+    """The body of a request as a form: the file at `path`, which is read while it is sent, with `fields` beside it."""
+
+    path: Path
+    fields: Mapping[str, str]
 
 
 class HttpConnection(ABC):
@@ -125,29 +135,30 @@ class HttpConnection(ABC):
     async def _response(
         self, method: str, path: str, body: object, headers: Mapping[str, str] | None = None
     ) -> AsyncIterator[httpx.Response]:
-        """Send a request, and close its response at the end."""
+        """Send a request, and close its response at the end. Raises UsageError for an upload that cannot be read."""
         closed = self._unreachable(RuntimeError("This connection was closed."))
         if self._is_closed:
             raise closed
-        try:
-            request = self._http.build_request(method, path, json=encode(body), headers=headers)
-        except UnicodeEncodeError as error:  # what a name that is not UTF-8 becomes in Python
-            text = repr(error.object[max(0, error.start - 20) : error.end + 20])
-            cause = f"The request holds text that is not UTF-8: … {text} …"
-            raise UsageError(cause, "Write it in UTF-8; `localllm ls` lists the names of models.") from error
         opened: list[httpx.Response] = []
+        with _content_of(body) as content:
+            try:
+                request = self._http.build_request(method, path, headers=headers, **content)
+            except UnicodeEncodeError as error:  # what a name that is not UTF-8 becomes in Python
+                text = repr(error.object[max(0, error.start - 20) : error.end + 20])
+                cause = f"The request holds text that is not UTF-8: … {text} …"
+                raise UsageError(cause, "Write it in UTF-8; `localllm ls` lists the names of models.") from error
 
-        async def send() -> None:
-            opened.append(await self._http.send(request, stream=True))
+            async def send() -> None:
+                opened.append(await self._http.send(request, stream=True))
 
-        try:
-            await self._alone(send())
-            if not opened:
-                raise closed
-            yield opened[0]
-        finally:
-            for response in opened:
-                await self._alone(response.aclose())
+            try:
+                await self._alone(send())
+                if not opened:
+                    raise closed
+                yield opened[0]
+            finally:
+                for response in opened:
+                    await self._alone(response.aclose())
 
     def _event(self, data: str) -> Any:
         """Return the value of an event's JSON. Raises the error that it reports."""
@@ -180,6 +191,18 @@ class HttpConnection(ABC):
     @abstractmethod
     def _refusal(self, path: str, status: int, body: bytes) -> UserError:
         """Return the error that a status other than success means."""
+
+
+@contextmanager
+def _content_of(body: object) -> Iterator[dict[str, Any]]:
+    """Give a body as httpx takes it; the file of an upload is open meanwhile."""
+    if not isinstance(body, Upload):
+        yield {"json": encode(body)}
+        return
+    with explained(f"{body.path} cannot be read", "Check the path.", UsageError):
+        file = open_regular(body.path)
+    with file:
+        yield {"data": body.fields, "files": {"file": ("file", file)}}  # its own name may not be UTF-8
 
 
 class Connection(HttpConnection):

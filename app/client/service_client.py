@@ -8,12 +8,14 @@ from __future__ import annotations
 from base64 import b64decode
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import aclosing
+from pathlib import Path
 from typing import Any
 from urllib.parse import quote, urlencode
 
 from app.client.connection import (
     CallReader,
     Connection,
+    Upload,
     chat_body,
     completed_of,
     completion_body,
@@ -37,6 +39,7 @@ from app.protocol.library import (
 )
 from app.protocol.plan import PlanReport, PlanRequest
 from app.protocol.status import ContextLength, MeteredKey, MeteredUsage, ServiceStatus
+from app.protocol.transcript import Segment, Transcribed, TranscriptEvent
 
 _ROOT = "/api/localllm"
 _JOBS = f"{_ROOT}/jobs"
@@ -233,6 +236,21 @@ class ServiceClient(Connection):
             scores = {int(rank["index"]): float(rank["relevance_score"]) for rank in answer["results"]}
             return [scores[index] for index in range(len(documents))]
 
+    async def transcribe(
+        self, path: Path, model: str = "", fields: Mapping[str, str] | None = None, *, translates: bool = False
+    ) -> AsyncGenerator[TranscriptEvent, None]:
+        """Yield what a model hears in the sound at `path`, as it is recognised: pieces of the text, segments and, last,
+        one Transcribed. `fields` are more of OpenAI's (language, prompt); an empty `model` is one that hears. Closing
+        the iterator ends it. Raises UsageError for a file that cannot be read, RequestError for one without a sound."""
+        task = "translations" if translates else "transcriptions"
+        form = {"model": model, "response_format": "verbose_json", "stream": "true", **(fields or {})}
+        async with aclosing(self.events("POST", f"/v1/audio/{task}", Upload(path, form))) as events:
+            async for event in events:
+                with self._parsing():
+                    found = _transcript_event(event)
+                if found is not None:
+                    yield found
+
     async def end_thought(self, response_id: str) -> None:
         """End the reasoning of a running answer, named by its deltas, so that its text begins. Raises RequestError for
         an answer that has ended."""
@@ -337,3 +355,27 @@ class ServiceClient(Connection):
         """Keep the service running until its last job has ended and no client watches."""
         await self.call("POST", f"{_ROOT}/stay", {"until": "jobs-end"})
         self.is_staying = True
+
+
+def _transcript_event(event: dict[str, Any]) -> TranscriptEvent | None:
+    """Return what an event of a transcript says, None for one of another type. Raises KeyError, TypeError or ValueError
+    for anything else."""
+    kind = event["type"]
+    if kind == "transcript.text.delta":
+        return stated_text(event["delta"], "delta")
+    text = stated_text(event.get("text"), "text")
+    length_s = stated_number(event, "duration")
+    if kind == "transcript.text.segment":
+        begin_s, end_s = stated_number(event, "start"), stated_number(event, "end")
+        return Segment(int(event["id"]), begin_s, end_s, length_s, text)
+    if kind != "transcript.text.done":
+        return None
+    usage = event["usage"]
+    return Transcribed(
+        text,
+        stated_text(event.get("language"), "language"),
+        length_s,
+        int(stated_number(usage, "input_tokens")),
+        int(stated_number(usage, "output_tokens")),
+        tuple(stated_text(warning, "warning") for warning in event.get("warnings") or ()),
+    )
