@@ -10,13 +10,15 @@ import hashlib
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol, TypeAlias
+from typing import TYPE_CHECKING, Protocol, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
 from app.engine.quoted import Spans, spans_within
-from app.engine.request import MediaInput
+
+if TYPE_CHECKING:  # the processes that decode import this module, and need nothing of requests
+    from app.engine.request import MediaInput
 
 Embeddings: TypeAlias = NDArray[np.float32]  # of a chunk, shape (n_tokens, n_embd)
 

@@ -17,6 +17,8 @@ from tests.app.service_process import start_command
 from tests.patience import PATIENCE_S
 from tests.quantizer.gguf_projectors import hearing_header
 
+pytestmark = pytest.mark.slow  # each sound has a process that decodes it
+
 SAID = "Hello there."
 SAYS = ("--prompt", f"<say>{SAID}</say>")
 
@@ -102,7 +104,6 @@ def test_a_wrong_file_is_named(
     assert done.stdout == ""
 
 
-@pytest.mark.slow
 @pytest.mark.skipif(os.name == "nt", reason="a signal of POSIX")
 def test_ctrl_c_ends_it_and_writes_no_file(hearing: RunningService, at_service: dict[str, str], talk: Path) -> None:
     n_before, n_tokens = hearing.n_output_tokens(), 900

@@ -69,12 +69,13 @@ def test_a_window_is_silent_where_nobody_speaks() -> None:
     assert [window.is_silent for window in cut(np.zeros(100 * RATE, np.float32))] == [True] * 5
 
 
+@pytest.mark.slow
 @given(
     st.floats(0.1, 120),
     st.lists(st.tuples(st.floats(0, 119), st.floats(0.05, 3)), max_size=8),
     st.integers(1, 40_000),
 )
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=25, deadline=None)
 def test_windows_cover_the_sound_whatever_the_blocks(
     length_s: float, pauses: list[tuple[float, float]], n_block: int
 ) -> None:

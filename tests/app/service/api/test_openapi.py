@@ -193,7 +193,10 @@ TRANSCRIPTS: list[dict[str, Any]] = [
 FORMS: Answered = {
     "POST /v1/files": [UPLOAD],
     "POST /files": [UPLOAD],
-    **{f"POST {root}/audio/{task}": TRANSCRIPTS for root in ("/v1", "") for task in ("transcriptions", "translations")},
+    "POST /v1/audio/transcriptions": TRANSCRIPTS,
+    **dict.fromkeys(
+        ("POST /audio/transcriptions", "POST /v1/audio/translations", "POST /audio/translations"), TRANSCRIPTS[:1]
+    ),
 }
 ASKED = {
     "GET /api/localllm/search": "?words=tiny",

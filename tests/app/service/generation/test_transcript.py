@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from app.service.generation.transcript import N_OVERLAPPING, Transcript, join, separator
@@ -42,6 +42,7 @@ def test_two_windows_are_joined_in_the_longest_run_of_both(tail: str, head: str,
     assert join(tail, head) == joined
 
 
+@settings(max_examples=30)
 @given(st.integers(2, 60), st.integers(2, N_OVERLAPPING), st.integers(1, 9))
 def test_a_text_that_two_windows_heard_is_itself_again(n_first: int, n_common: int, n_characters: int) -> None:
     words = [f"w{index}" for index in range(n_first + 30)]
@@ -53,6 +54,7 @@ def test_a_text_that_two_windows_heard_is_itself_again(n_first: int, n_common: i
     assert transcript.part(1) == " ".join(words[n_first:])
 
 
+@settings(max_examples=50)
 @given(TEXTS, st.integers(1, 9))
 def test_the_text_is_what_was_returned_and_does_not_depend_on_the_pieces(
     windows: list[tuple[str, bool]], n_characters: int
@@ -69,6 +71,7 @@ def test_the_text_is_what_was_returned_and_does_not_depend_on_the_pieces(
     assert joined == whole.text
 
 
+@settings(max_examples=30)
 @given(st.lists(WORDS, max_size=4))
 def test_windows_that_meet_in_a_pause_lose_nothing(windows: list[list[str]]) -> None:
     transcript, _ = transcribed([(" " + "\n".join(words) + " ", False) for words in windows], 3)

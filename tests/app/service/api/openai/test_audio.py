@@ -12,11 +12,12 @@ from typing import Any
 import httpx
 import pytest
 
-from app.service.api.openai.audio import TranscriptionBody
 from tests.app.engine.media.files import flac_file, mp3_file, picture_file, sound_file
 from tests.app.running import RunningService
 from tests.app.service.api import sdk
 from tests.quantizer.gguf_projectors import hearing_header
+
+pytestmark = pytest.mark.slow  # each sound has a process that decodes it
 
 SOUND = ("talk.wav", sound_file(2.0))
 SAID = "Hello there."
@@ -218,10 +219,3 @@ def test_a_client_that_hangs_up_ends_the_work_within_a_second(hearing: RunningSe
         begun_s = time.monotonic()
     hearing.wait_until_cut(n_before, n_tokens)
     print(f"ended {time.monotonic() - begun_s:.2f} s after the client had gone")
-
-
-def test_one_of_several_languages_is_no_hint() -> None:
-    body = TranscriptionBody(file="a", languages=("en", "de"), keywords=("Ann", "Bo"), prompt="A talk.")
-    wanted = body.wanted(translates=False)
-    assert (wanted.language, wanted.context) == ("", "A talk. Names: Ann, Bo.")
-    assert TranscriptionBody(file="a", languages=("de",)).wanted(translates=False).language == "de"

@@ -8,6 +8,7 @@ import pytest
 from app.engine.grammar.json_grammar import schema_grammar
 from app.engine.request import IN_MEMORY, SamplingParams
 from app.protocol.errors import RequestError
+from app.service.api.openai.audio import TranscriptionBody
 from app.service.api.openai.requests import ChatCompletionBody, CompletionBody
 from app.settings.private_files import conversation_name
 
@@ -183,3 +184,10 @@ def test_a_bias_that_means_nothing_is_refused(biases: object) -> None:
 def test_an_answer_continues_the_last_message_on_request(fields, begun):
     messages = [{"role": "user", "content": "tell"}, {"role": "assistant", "content": "Once"}]
     assert ChatCompletionBody.model_validate({"messages": messages, **fields}).turn().begun == begun
+
+
+def test_one_of_several_languages_of_a_sound_is_no_hint() -> None:
+    body = TranscriptionBody(file="a", languages=("en", "de"), keywords=("Ann", "Bo"), prompt="A talk.")
+    wanted = body.wanted(translates=False)
+    assert (wanted.language, wanted.context) == ("", "A talk. Names: Ann, Bo.")
+    assert TranscriptionBody(file="a", languages=("de",)).wanted(translates=False).language == "de"
