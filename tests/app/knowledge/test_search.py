@@ -62,7 +62,7 @@ async def test_both_searches_together_prefer_what_both_find(data_dir: Path) -> N
     found = await search(data_dir, "rain and the barometer", models)
     best = found.hits[0]
     assert (best.passage.path.name, best.word_rank, best.vector_rank) == ("copy.txt", 1, 1)
-    assert best.score == pytest.approx(2 / 61)
+    assert best.score == pytest.approx(1 / 61 + 2 / 61)
     assert found.notices == ()
 
 
@@ -114,8 +114,22 @@ async def test_a_search_without_words_or_folders_says_what_is_missing(data_dir: 
 
 
 def test_ranks_are_fused_by_their_reciprocals() -> None:
-    assert fused([1, 2], [2, 3]) == {2: 1 / 62 + 1 / 61, 1: 1 / 61, 3: 1 / 62}
-    assert list(fused([1, 2], [2, 3])) == [2, 1, 3]
+    scores = fused((1.0, [1, 2]), (2.0, [2, 3]))
+    assert scores == {2: 1 / 62 + 2 / 61, 3: 2 / 62, 1: 1 / 61}
+    assert list(scores) == [2, 3, 1]
+
+
+async def test_a_long_file_does_not_crowd_out_the_others(tmp_path: Path) -> None:
+    top = tmp_path / "top"
+    top.mkdir()
+    (top / "long.txt").write_text("\n\n".join(f"Broth, part {number}. " + "word " * 180 for number in range(9)))
+    (top / "short.txt").write_text("One line about broth. " + "Many other things that nobody asked. " * 20)
+    for number in range(30):
+        (top / f"other{number}.txt").write_text("Bread and butter.")  # or both words would be common ones
+    with KnowledgeStore(tmp_path / "data") as store:
+        list(read_folder(store, store.add_folder(top)))
+    names = await _names(tmp_path / "data", "broth part", limit=5)
+    assert names == ["long.txt", "short.txt", *["long.txt"] * 3]
 
 
 def test_common_words_count_only_where_there_are_no_others() -> None:
