@@ -77,14 +77,20 @@ def add(folders: tuple[Path, ...], embedder: str | None, *, wants_json: bool) ->
     Hidden files and files that may hold secrets are left out, and so are links; `ls --left-out` says what and why.
     Ctrl-C keeps what was read.
     """
+    settings = load_settings({"embedder": embedder})
     with _store() as store, store.writing_alone():
         added = []
         for path in folders:
             if not is_folder(path):
                 raise UsageError(f"{path} is not a folder.", "Name a folder of documents.")
             with explained(f"{path} cannot be read"):
-                added.append(store.add_folder(path.resolve(strict=True)))
-        return _update(store, added, load_settings({"embedder": embedder}), wants_json=wants_json)
+                resolved = path.resolve(strict=True)
+            if any(resolved.is_relative_to(own) for own in _own_folders(settings)):
+                raise UsageError(
+                    f"{path} is localllm's own folder, with chats and keys.", "Name a folder of documents."
+                )
+            added.append(store.add_folder(resolved))
+        return _update(store, added, settings, wants_json=wants_json)
 
 
 @knowledge.command()
@@ -166,6 +172,10 @@ def rm(folders: tuple[Path, ...], *, wants_json: bool) -> None:
         print_json([str(folder.path) for folder in forgotten])
 
 
+def _own_folders(settings: Settings) -> tuple[Path, ...]:
+    return settings.data_dir.resolve(), settings.cache_dir.resolve()
+
+
 def _store() -> KnowledgeStore:
     from app.knowledge.store import KnowledgeStore
 
@@ -206,12 +216,11 @@ def _read(store: KnowledgeStore, folder: Folder, settings: Settings) -> _Updated
     from app.knowledge.reading import ReadProgress, read_folder
     from quantizer.system.errors import StorageError
 
-    own = tuple(path.resolve() for path in (settings.data_dir, settings.cache_dir))
     progress = ReadProgress()
     try:
         with (
             Shown(f"Reading {folder.path.name}", None) as shown,
-            closing(read_folder(store, folder, own)) as steps,
+            closing(read_folder(store, folder, _own_folders(settings))) as steps,
         ):
             for progress in steps:
                 shown.bar.update(n_done=progress.n_seen)

@@ -112,6 +112,17 @@ def test_what_cannot_be_done_says_why(run: Run, words: tuple[str, ...], cause: s
     assert cause in done.stderr
 
 
+def test_the_folder_of_chats_and_keys_is_no_knowledge(run: Run, folder: Path, tmp_path: Path) -> None:
+    (tmp_path / "data" / "jobs").mkdir(parents=True)
+    (tmp_path / "data" / "keys.json").write_text("{}")
+    for own in ("data", "data/jobs"):
+        done = run("add", tmp_path / own)
+        assert done.returncode == 2
+        assert "localllm's own folder" in done.stderr
+    _out(run("add", tmp_path))
+    assert "data/: localllm's own folder" in _out(run("ls", "--left-out"))
+
+
 def test_an_embedder_must_be_an_embedding_model_of_the_library(run: Run, folder: Path, tmp_path: Path) -> None:
     assert "There is no model 'unknown'" in run("add", folder, "--embedder", "unknown").stderr
     models = tmp_path / "data" / "models" / "me" / "chat"
