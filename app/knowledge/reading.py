@@ -23,7 +23,7 @@ from app.chat.attachments.reader import read_contents, read_data
 from app.knowledge.passages import split_passages
 from app.knowledge.scan import FoundFile, scan
 from app.knowledge.store import READER_VERSION, FileRecord, Folder, KnowledgeStore, KnownFile
-from quantizer.system.errors import StorageError, UsageError
+from quantizer.system.errors import EngineError, StorageError, UsageError
 from quantizer.system.files import explained
 
 _MOST_READERS = 4
@@ -56,11 +56,13 @@ def read_folder(
     store: KnowledgeStore, folder: Folder, excluded: Collection[Path] = ()
 ) -> Generator[ReadProgress, None, None]:
     """Read what is new or changed in a folder, remove what is gone, and yield how far it is, last the whole. The
-    folders `excluded` stay out. Ending the iteration early, and Ctrl-C, keep what was read. Raises StorageError, and
-    keeps all, where the folder is not there; EngineError where no child process can be started."""
+    folders `excluded` stay out. Ending the iteration early, Ctrl-C and errors keep what was read. Raises StorageError
+    where the folder is not there, or the disk takes no more; EngineError where no child process can be started."""
     reading = _Reading(store, folder)
     try:
-        with explained(f"{folder.path} cannot be read", f"Or `localllm knowledge rm {folder.path}`."):
+        with explained(
+            f"{folder.path} cannot be read", f"Bring it back, or forget it: localllm knowledge rm {folder.path}"
+        ):
             for found in scan(folder.path, excluded):
                 reading.take(found)
                 yield reading.progress
@@ -68,7 +70,7 @@ def read_folder(
             yield reading.progress
         reading.end()
         yield reading.progress
-    except (KeyboardInterrupt, GeneratorExit):
+    except (KeyboardInterrupt, GeneratorExit, EngineError):
         reading.flush()
         raise
     finally:

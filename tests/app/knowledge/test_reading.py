@@ -10,7 +10,7 @@ import pytest
 from app.knowledge import reading
 from app.knowledge.reading import ReadProgress, read_folder
 from app.knowledge.store import FILE_NAME, Folder, KnowledgeStore
-from quantizer.system.errors import StorageError
+from quantizer.system.errors import EngineError, StorageError
 from tests.app.chat.attachments.files import pdf_of, picture_of
 
 _OLD_S = 1_000_000_000  # a time of change long before now: nothing is looked at twice for it
@@ -200,6 +200,26 @@ def test_a_reading_that_ends_early_keeps_what_was_read(store: KnowledgeStore, to
     (folder,) = store.folders()
     assert folder.updated_ms == 0
     assert _read(store, top).n_unchanged == 20
+
+
+def test_an_error_of_a_reader_keeps_what_was_read_before(
+    store: KnowledgeStore, top: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for number in range(20):
+        _write(top / f"{number:02}.txt", f"text {number}")
+    read_data = reading.read_data
+
+    def without_processes(data: bytes, name: str, **options: object) -> object:
+        if name == "15.txt":
+            raise EngineError("The file reader cannot be started.", "Free memory.")
+        return read_data(data, name, **options)  # type: ignore[arg-type]
+
+    with monkeypatch.context() as patch:
+        patch.setattr(reading, "read_data", without_processes)
+        with pytest.raises(EngineError):
+            _read(store, top)
+    assert len(_texts(store)) == 15
+    assert _read(store, top).n_read == 5
 
 
 def test_what_an_older_reader_read_is_read_again(
