@@ -19,6 +19,7 @@ _MAX_SECTION_CHARACTERS = 100  # of one heading in a chain of them
 _BLOCK = re.compile(r"(?:^[^\S\n]*\S[^\n]*(?:\n|\Z))+", re.MULTILINE)  # lines without a blank one
 _PAGE = re.compile(r"\[Page ([0-9]{1,6})\]")
 _MARKDOWN_HEADING = re.compile(r"(#{1,6})[ \t]+(\S.*)")
+_LINK = re.compile(r"\[([^\[\]]*)\]\([^()]*\)")  # pages have one beside each heading, which leads to it
 _RULE = re.compile(r"([=\-~^\"*+#'`_.:])\1{2,}[ \t]*")
 _MAX_LINE_CHARACTERS = 300  # of one that is a heading
 # Where a long paragraph may be cut, the best place first: after a sentence, a line, a blank.
@@ -47,7 +48,13 @@ class _Sections:
 
     @property
     def chain(self) -> str:
-        return " > ".join(title for _, title in self._open)[-_MAX_HEADING_CHARACTERS:]
+        """They in one line, the innermost that fit."""
+        titles: list[str] = []
+        for _, title in reversed(self._open):
+            if sum(map(len, titles)) + 3 * len(titles) + len(title) > _MAX_HEADING_CHARACTERS:
+                break
+            titles.insert(0, title)
+        return " > ".join(titles)
 
     def enter(self, block: str, *, is_markdown: bool) -> bool:
         """Take the heading that `block` begins with, if it does: `# Title` of Markdown, or a title with a line under
@@ -64,7 +71,8 @@ class _Sections:
             level = self._levels.setdefault(mark + rule[0], len(self._levels) + 1)
         while self._open and self._open[-1][0] >= level:
             self._open.pop()
-        self._open.append((level, " ".join(title.split())[:_MAX_SECTION_CHARACTERS]))
+        plain = _LINK.sub(r"\1", title).rstrip("# \t¶")
+        self._open.append((level, " ".join((plain or title).split())[:_MAX_SECTION_CHARACTERS]))
         return True
 
 

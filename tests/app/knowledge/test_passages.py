@@ -45,6 +45,17 @@ def test_underlined_titles_are_headings_in_the_order_of_their_signs() -> None:
     assert headings == ["Soup", "Soup > Broth", "Soup > Broth > Bread"]
 
 
+def test_a_heading_has_its_words_alone_and_a_chain_the_innermost_that_fit() -> None:
+    body = "Word after word. " * 20
+    text = f"# {'Long ' * 19}\n\n## {'Soup ' * 19}\n\n### [Broth](#broth)[#](#broth)\n\n{body}"
+    (passage,) = split_passages(text, is_markdown=True)
+    (last,) = (
+        each for each in split_passages(f"{text}\n\n#### Salt ¶\n\n{body}", is_markdown=True) if "Salt" in each.text
+    )
+    assert passage.heading == ("Long " * 19).strip()
+    assert last.heading == f"{('Soup ' * 19).strip()} > Broth > Salt"
+
+
 @pytest.mark.parametrize(
     "text", ["# a comment of a program\nx = 1", "---\n\nrule", "one\ntwo\n===", "| a |\n| --- |", "====\n\n----"]
 )
