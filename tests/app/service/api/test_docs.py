@@ -20,13 +20,12 @@ def test_every_body_is_in_the_document(service: RunningService) -> None:
         f"{jobs}/retry",
         "/v1/responses/{response_id}/cancel",
         *(f"{version}/batches/{{batch_id}}/cancel" for version in ("", "/v1")),
-        *(f"{version}/files" for version in ("", "/v1")),
         "/api/localllm/requests/{response_id}/end-thought",
         "/api/localllm/metered-keys",
         "/lora-adapters",
         "/props",
         "/slots/{slot_id}",
-    }  # the first and the last three are refused, /files takes a form, the others need none
+    }  # the first and the last three are refused, the others need none
     posts = {path: operations["post"] for path, operations in document["paths"].items() if "post" in operations}
     assert len(posts) > 25
     assert {path for path, operation in posts.items() if "requestBody" not in operation} == without
