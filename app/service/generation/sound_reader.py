@@ -72,6 +72,6 @@ async def _next_message(child: ChildProcess) -> tuple[dict[str, Any], bytes]:
             return message, await child.stdout.readexactly(min(int(message["n_bytes"]), _MAX_WINDOW_BYTES))
     except TimeoutError:
         raise RequestError(f"A part of the sound took more than {TIMEOUT_S:.0f} s to decode.", remedy) from None
-    except (asyncio.IncompleteReadError, asyncio.LimitOverrunError, ValueError, LookupError, TypeError):
+    except (asyncio.IncompleteReadError, asyncio.LimitOverrunError, ValueError, RecursionError, LookupError, TypeError):
         cause = f"The sound ended the {_NAME}: the file is damaged, or it needs too much memory."
         raise RequestError(cause, remedy) from None
