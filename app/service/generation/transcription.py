@@ -292,10 +292,8 @@ class _TaggedText:
             self._is_text, self._held = True, ""
             return after if found else before + after
         begin = self._held.lstrip()
-        may_follow = _LANGUAGE.startswith(begin[: len(_LANGUAGE)]) and len(begin) <= len(_LANGUAGE) + 40 + len(
-            self._tag
-        )
-        if may_follow and not is_final:
+        most = len(_LANGUAGE) + _MAX_LANGUAGE + len(self._tag)
+        if not is_final and len(begin) <= most and _LANGUAGE.startswith(begin[: len(_LANGUAGE)]):
             return ""
         self._is_text, held, self._held = True, self._held, ""
         return held

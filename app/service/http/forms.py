@@ -7,7 +7,7 @@ import re
 from dataclasses import dataclass
 from typing import Any, BinaryIO, Generic, TypeVar
 
-from pydantic import BaseModel, ValidationError
+from pydantic import BaseModel
 from starlette.datastructures import FormData, UploadFile
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect, Request
@@ -15,8 +15,7 @@ from starlette.requests import ClientDisconnect, Request
 from app.protocol.errors import RequestError
 from app.service.http.access_log import record_of
 from app.service.http.errors import RefusedError
-from app.service.http.field_faults import invalid_fields
-from app.service.http.routing import TellsIgnored
+from app.service.http.routing import validated
 from quantizer.figures import format_number
 from quantizer.system.files import explained
 
@@ -54,13 +53,7 @@ async def read_upload(request: Request, kind: type[Body]) -> Upload[Body]:
             _under(fields, part[1], {})[part[2]] = value
         else:
             _under(fields, part[1], []).append(value)
-    record.fields = frozenset(fields)
-    try:
-        body = kind.model_validate(fields)
-    except ValidationError as error:
-        raise invalid_fields(error, fields) from None
-    if isinstance(body, TellsIgnored):
-        record.ignored = body.ignored_fields(fields)
+    body = validated(kind, fields, record)
     if content is None or content.filename != fields["file"]:
         raise RequestError("`file` is no file.", "Send its content and its name as the part `file`.")
     return Upload(body, content.file)

@@ -30,7 +30,7 @@ from app import __version__
 from app.common.json_limits import MAX_ITEMS, STRING_OR_BRACKET, too_long_list, too_many_parts
 from app.common.terminal import printable_line
 from app.protocol.errors import RequestError
-from app.service.http.access_log import record_of
+from app.service.http.access_log import RequestRecord, record_of
 from app.service.http.errors import RefusedError
 from app.service.http.field_faults import invalid_fields, name_field
 from app.service.http.streaming import EventStream, JsonResponse
@@ -195,17 +195,22 @@ async def read_body(request: Request, kind: type[Body]) -> Body:
     record = record_of(request.scope)
 
     def read() -> Body:
-        fields = parse_object(data if is_small else decoded(data, encoding))
-        record.fields = frozenset(fields)
-        try:
-            body = kind.model_validate(fields)
-        except ValidationError as error:
-            raise invalid_fields(error, fields) from None
-        if isinstance(body, TellsIgnored):
-            record.ignored = body.ignored_fields(fields)
-        return body
+        return validated(kind, parse_object(data if is_small else decoded(data, encoding)), record)
 
     return read() if is_small else await asyncio.to_thread(read)
+
+
+def validated(kind: type[Body], fields: dict[str, Any], record: RequestRecord) -> Body:
+    """Return the body of a request that has `fields`; its record learns which of them have no effect. Raises
+    RequestError for an invalid one."""
+    record.fields = frozenset(fields)
+    try:
+        body = kind.model_validate(fields)
+    except ValidationError as error:
+        raise invalid_fields(error, fields) from None
+    if isinstance(body, TellsIgnored):
+        record.ignored = body.ignored_fields(fields)
+    return body
 
 
 def decoded(data: bytes, encodings: str) -> bytes:
