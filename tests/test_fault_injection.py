@@ -137,7 +137,7 @@ def test_journeys_that_start_no_engine_survive_faults_of_the_system() -> None:
     guide = Path(__file__).parents[1] / "assets" / "guide" / "guide-Q8_0.gguf"
     command = [sys.executable, "-m", "tests.battery.faults.sweep", str(guide), "--attempts", "30"]
     done = subprocess.run(
-        [*command, "--only", "listed,import,pull", "--seed", "49"],
+        [*command, "--only", "listed,import,pull,updated", "--seed", "49"],
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,

@@ -169,10 +169,11 @@ def _is_as_it_was(before: KnownFile, found: FoundFile) -> bool:
 def _read(
     top: Path, found: FoundFile, before: KnownFile | None, budget: ReadBudget, parsers: KeptParsers
 ) -> FileRecord | None:
-    """Return a file as it is to be stored, with its passages or why it has none; None for one that is gone. Raises
-    EngineError."""
+    """Return a file as it is to be stored, with its passages or why it has none; None for one that is gone. Of what
+    cannot be read now, what was read before stays. Raises EngineError."""
     path = top / os.fsdecode(found.path)
     left_out = FileRecord(found.path, found.n_bytes, found.mtime_ns)
+    unreadable = replace(left_out, mtime_ns=_NO_TIME, passages=None)
     try:
         for _ in range(_MOST_READS):
             begun = path.lstat()
@@ -181,7 +182,7 @@ def _read(
             if (begun.st_ino, begun.st_size, begun.st_mtime_ns) == (ended.st_ino, ended.st_size, ended.st_mtime_ns):
                 break
         else:
-            return replace(left_out, mtime_ns=_NO_TIME, reason="it was changing while it was read")
+            return replace(unreadable, reason="it was changing while it was read")
         is_racy = time.time_ns() - ended.st_mtime_ns < _RACY_NS
         sha256 = hashlib.sha256(data).hexdigest()
         record = FileRecord(
@@ -194,9 +195,9 @@ def _read(
     except FileNotFoundError:
         return None
     except OSError as error:
-        return replace(left_out, mtime_ns=_NO_TIME, reason=f"it cannot be read: {error.strerror}")
+        return replace(unreadable, reason=f"it cannot be read: {error.strerror}")
     except StorageError as error:  # such as rights, which change without a sign on the file
-        return replace(left_out, mtime_ns=_NO_TIME, reason=_reason(error, path.name))
+        return replace(unreadable, reason=_reason(error, path.name))
     except UsageError as error:
         return replace(left_out, reason=_reason(error, path.name))
     if _PRIVATE_KEY.search(attachment.content):

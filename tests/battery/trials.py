@@ -21,7 +21,7 @@ __all__ = ["TRIALS", "Battery", "Ended", "Outcome", "Trial"]
 
 _GUIDE = str(Path(__file__).parents[2] / "assets" / "guide" / "guide-Q8_0.gguf")
 _LONGEST_S = 300.0  # of a batch: one that failed is to be repeated
-_SHORT = ("--only", "chats,import,pull,forget,prune,ls")  # journeys that start no engine
+_SHORT = ("--only", "chats,import,pull,forget,prune,ls,knowledge")  # journeys that start no engine
 _LONG = ("--only", "first,run,serve,app,piped,quantize,batch,doctor")
 _SMALL_PULL = ("--layers", "8", "--width", "512", "--shards", "4", "--megabytes-per-s", "2")
 

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import errno
 import os
 import sqlite3
 from collections.abc import Iterator
@@ -106,6 +107,26 @@ def test_a_folder_that_cannot_be_read_now_keeps_what_was_read_in_it(
     monkeypatch.setattr(reading, "scan", lambda _top, _excluded: iter([unreadable]))
     assert _read(store, top).n_gone == 0
     assert _texts(store) == ["bread"]
+
+
+def test_a_file_that_cannot_be_read_now_keeps_what_was_read_of_it_and_is_read_again(
+    store: KnowledgeStore, top: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _write(top / "a.txt", "soup")
+    _read(store, top)
+    _write(top / "a.txt", "bread")
+
+    def fail(*_: object, **__: object) -> bytes:
+        raise OSError(errno.EIO, "Input/output error")
+
+    with monkeypatch.context() as failing:
+        failing.setattr(reading, "read_contents", fail)
+        assert _read(store, top).n_left_out == 1
+    assert _texts(store) == ["soup"]
+    assert _left_out(store) == {"a.txt": "it cannot be read: Input/output error"}
+    assert _read(store, top).n_read == 1
+    assert _texts(store) == ["bread"]
+    assert _left_out(store) == {}
 
 
 @pytest.mark.parametrize(

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import signal
 import sqlite3
@@ -15,7 +16,7 @@ import threading
 import time
 from collections.abc import Callable, Mapping
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from hashlib import sha256
 from pathlib import Path
 
@@ -24,6 +25,7 @@ import httpx
 from app.chat.conversation import MessageContent
 from app.chat.files import EXPORTS, export_to
 from app.chat.store.chat_store import FILE_NAME, ChatStore
+from app.knowledge import store as knowledge
 from quantizer.system.process import python_command
 from tests.battery.faults.forks import Forks
 from tests.battery.faults.injector import STATE, arm
@@ -39,6 +41,8 @@ _QUESTION = "Hello"
 _ANSWER = "word " * 50  # of the chats that are there
 _REPO, _FILE = "org/repo", "m-Q4_0.gguf"
 _N_CHATS, _N_QUESTIONS = 3, 3
+_N_PASSAGES = 4  # of a document
+_FORMER, _CHANGED = ("same.txt", "changed.txt", "gone.txt"), ("changed.txt", "new.txt")
 _POLL_S = 0.05
 _LEAVES_WITHIN_S, _ANSWERS_WITHIN_S = 60.0, 90.0
 _N_ERROR_ROWS = 4  # an error is wrapped
@@ -101,6 +105,8 @@ class World:
                     " JOIN messages ON messages.chat_id = chats.id WHERE chats.deleted_ms IS NULL ORDER BY 1, 2"
                 ).fetchall()
                 kept["chats"] = str([(title, content) for title, content in rows if content in self._said])
+        if (self.data / knowledge.FILE_NAME).exists():
+            kept["knowledge"] = str(sorted(_passages(self.data).items()))
         for path in (self.config, *self.data.glob("models/**/*.gguf"), *self.out.glob("*.gguf")):
             kept[str(path.relative_to(self.root))] = _hash(path)
         return kept
@@ -145,11 +151,43 @@ class World:
                 store.messages.add(chat.id, question.id, MessageContent(role="assistant", content=_ANSWER))
             transcripts = (store.transcripts.read(number + 1) for number in range(_N_CHATS))
             export_to(self.root / "chats.json", EXPORTS["json"](transcripts, store.files.read))
+        self._add_documents()
         for _ in range(2):
             done = self.run("run", "small", _QUESTION)
             if done.status:
                 raise SystemExit(f"Undisturbed, a first run ends with {done.status}: {done.errors}")
         shutil.copytree(self.root, self._used)
+
+    def _add_documents(self) -> None:
+        """Add a folder of documents to the knowledge, and change it after that."""
+        documents = self.root / "documents"
+        documents.mkdir()
+        for version, names in enumerate((_FORMER, _CHANGED)):
+            for name in names:
+                parts = (f"{name} version {version} part {part} " + "word " * 150 for part in range(_N_PASSAGES))
+                (documents / name).write_text("\n\n".join(parts), "utf-8")
+                os.utime(documents / name, (1.7e9 + version, 1.7e9 + version))  # long enough ago to be taken as read
+            if not version:
+                added = self.run("knowledge", "add", str(documents), "--embedder", "none")
+                if added.status:
+                    raise SystemExit(f"Undisturbed, adding documents ends with {added.status}: {added.errors}")
+        (documents / "gone.txt").unlink()
+
+
+def _passages(data_dir: Path) -> dict[str, list[str]]:
+    """Return the versions of each document's passages, "" for what was left out, and the health of the database."""
+    with closing(sqlite3.connect(data_dir / knowledge.FILE_NAME)) as database:
+        health = database.execute("PRAGMA integrity_check").fetchone()[0]
+        database.execute("INSERT INTO passage_words (passage_words, rank) VALUES ('integrity-check', 1)")
+        database.rollback()
+        rows = database.execute(
+            "SELECT files.path, text FROM files LEFT JOIN passages ON files.id = file_id ORDER BY passages.id"
+        ).fetchall()
+    found: dict[str, list[str]] = {"health": [health]}
+    for path, text in rows:
+        version = re.search(r"version (\d+)", text or "")
+        found.setdefault(path.decode(), []).append(version[1] if version else "")
+    return found
 
 
 def _hash(path: Path) -> str:
@@ -219,6 +257,24 @@ def _answered(world: World, _: Ended) -> str:
     lines = path.read_text("utf-8").splitlines() if path.exists() else []
     n_good = sum(_GREETING in line for line in lines)
     return "" if n_good == len(lines) == _N_QUESTIONS else f"{n_good} good answers in {len(lines)} lines"
+
+
+def _knowledge(name: str, *words: str, may_forget: bool = False) -> Journey:
+    """Return a journey that changes the knowledge: whatever its end, each document is there as it was or as it is."""
+
+    def do(world: World, injected: Mapping[str, str]) -> Ended:
+        ended = world.run("knowledge", *(word.format(root=world.root) for word in words), injected=injected)
+        found = _passages(world.data)
+        wrong = [] if found.pop("health") == ["ok"] else ["the knowledge is damaged"]
+        before, after = dict.fromkeys(_FORMER, "0"), dict.fromkeys((*_FORMER[:1], *_CHANGED), "1") | {"same.txt": "0"}
+        for path in {*before, *after} if found or not may_forget else ():
+            whole = [[version] * _N_PASSAGES for each in (before, after) if (version := each.get(path))]
+            may_lack = path not in before or path not in after
+            if found.get(path, [""]) not in [*whole, *([[""]] if may_lack else [])]:
+                wrong.append(f"{path} is {found.get(path)}")
+        return replace(ended, lacks=ended.lacks or ", ".join(wrong))
+
+    return Journey(name, do)
 
 
 def _serve(world: World, injected: Mapping[str, str]) -> Ended:
@@ -345,6 +401,9 @@ JOURNEYS = (
     ),
     _verb("chats, imported", "chats", "import", "{root}/chats.json", gives=_n_chats(2 * _N_CHATS)),
     _verb("chats, deleted", "chats", "delete", "1", gives=_n_chats(_N_CHATS - 1, _N_CHATS - 1), of_caches=True),
+    _knowledge("knowledge, updated", "update", "--embedder", "none"),
+    _knowledge("knowledge, forgotten", "rm", "{root}/documents", may_forget=True),
+    _verb("knowledge, searched", "knowledge", "search", "same version", gives=_says("same.txt")),
     _verb("batch", "batch", "{root}/questions.jsonl", "-o", "{root}/out/answers.jsonl", "-m", "small", gives=_answered),
     _verb("forget", "forget", "--yes", gives=_n_chats(0, 0), of_caches=True),
     _verb("prune", "prune", "--yes", "--keep-prefixes", "1MB", gives=_says(""), of_caches=True),
