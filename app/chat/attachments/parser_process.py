@@ -12,14 +12,16 @@ import sys
 import threading
 from contextlib import suppress
 from dataclasses import asdict
-from typing import Any, BinaryIO
+from typing import TYPE_CHECKING, Any, BinaryIO
 
 from app.chat.attachments.kinds import FileKind
 from app.chat.attachments.parsing import MAX_CHARACTERS, MAX_PICTURES, PageChoice, ParsedFile
 from quantizer.system.errors import EngineError, UsageError
 from quantizer.system.memory_limit import ProcessBytes, check_memory_limit
 from quantizer.system.process import child_environment, python_command
-from quantizer.system.process_tree import ChildWatch, Excess
+
+if TYPE_CHECKING:
+    from quantizer.system.process_tree import ChildWatch
 
 TIMEOUT_S = 2.0  # of processor time, between two pages of a document
 # Of processor time in all. A dense page of text takes 0.6 ms, so that 5,000 with many fonts fit; a file of 35 kB that
@@ -116,6 +118,8 @@ def parse(
     """Return what `data`, a file of `kind` called `name`, says, by one of the children of `kept` where that has one.
     Raises UsageError for a file that is damaged or protected, or that takes more than 2 s between pages (large ones
     longer), more than what `budget` has left (None: 30 s) or 1 GiB, EngineError if the child cannot be started."""
+    from quantizer.system.process_tree import ChildWatch, Excess  # psutil: neither texts nor the child need it
+
     budget = budget or ReadBudget()
     job = {"parser": kind.parser, "name": name, "pages": asdict(pages), "n_bytes": len(data)}
     s_per_mib, most_s = _EXTRA_S.get(kind.parser, (0.0, 0.0))

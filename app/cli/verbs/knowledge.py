@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Sequence
-from contextlib import AsyncExitStack, closing
+from contextlib import AsyncExitStack, ExitStack, closing
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -27,6 +28,8 @@ if TYPE_CHECKING:
 
 _NONE = "none"  # as the embedder: words alone
 _EXCERPT_CHARACTERS = 300
+# What draws a bar takes as long to import as a changed file to read, or two passages to embed.
+_SHOWN_AFTER_S, _FEW_PASSAGES = 0.3, 4
 _NO_EMBEDDER = "No embedding model is in the library: passages are found by words alone. See `localllm help knowledge`."
 _STAYS = "What was read stays; `localllm knowledge update` goes on."
 
@@ -202,7 +205,7 @@ def _update(store: KnowledgeStore, folders: Sequence[Folder], settings: Settings
         if not wants_json:
             for updated in done:
                 click.echo(printable(_sentence(updated)))
-        asyncio.run(_embed(store, settings))
+        _embed(store, settings)
     except KeyboardInterrupt:
         click.echo(_STAYS, err=True)
         raise
@@ -212,18 +215,20 @@ def _update(store: KnowledgeStore, folders: Sequence[Folder], settings: Settings
 
 
 def _read(store: KnowledgeStore, folder: Folder, settings: Settings) -> _Updated:
-    from app.cli.output.progress import Shown
     from app.knowledge.reading import ReadProgress, read_folder
     from quantizer.system.errors import StorageError
 
-    progress = ReadProgress()
+    progress, shown, begun_s = ReadProgress(), None, time.monotonic()
     try:
-        with (
-            Shown(f"Reading {folder.path.name}", None) as shown,
-            closing(read_folder(store, folder, _own_folders(settings))) as steps,
-        ):
+        with ExitStack() as stack:
+            steps = stack.enter_context(closing(read_folder(store, folder, _own_folders(settings))))
             for progress in steps:
-                shown.bar.update(n_done=progress.n_seen)
+                if shown is None and time.monotonic() - begun_s >= _SHOWN_AFTER_S:
+                    from app.cli.output.progress import Shown
+
+                    shown = stack.enter_context(Shown(f"Reading {folder.path.name}", None))
+                if shown is not None:
+                    shown.bar.update(n_done=progress.n_seen)
     except StorageError as error:
         if is_folder(folder.path):  # else the disk is full, say, which ends all
             raise
@@ -245,22 +250,24 @@ def _sentence(updated: _Updated) -> str:
     return f"{name}: {', '.join(filter(None, parts))}; {counted(updated.n_passages, 'new passage')}."
 
 
-async def _embed(store: KnowledgeStore, settings: Settings) -> None:
+def _embed(store: KnowledgeStore, settings: Settings) -> None:
     """Compute the vectors of passages that have none, by the embedder of the settings or of the library."""
+    if settings.embedder == _NONE:
+        return
     identity = _embedder(store, settings)
     if identity is None:
-        if settings.embedder != _NONE:
-            click.echo(_NO_EMBEDDER, err=True)
+        click.echo(_NO_EMBEDDER, err=True)
         return
     if n_removed := store.use_embedder(identity):
         click.echo(
             printable(f"{counted(n_removed, 'vector')} of another embedding model: made anew by {identity.model}."),
             err=True,
         )
-    n_waiting = store.n_without_vector()
-    if not n_waiting:
-        return
-    from app.cli.output.progress import Meter
+    if n_waiting := store.n_without_vector():
+        asyncio.run(_embed_waiting(store, settings, identity, n_waiting))
+
+
+async def _embed_waiting(store: KnowledgeStore, settings: Settings, identity: EmbedderIdentity, n_waiting: int) -> None:
     from app.cli.resources import show_notices
     from app.client.launcher import load_model, open_service
     from app.knowledge.embedding import embed_passages
@@ -268,9 +275,15 @@ async def _embed(store: KnowledgeStore, settings: Settings) -> None:
     async with open_service(settings, identity.model, keeps=True) as client:
         show_notices(client)
         await load_model(client, identity.model, when_unfit=settings.when_unfit)
-        with Meter(f"Embedding by {identity.model}", n_waiting) as meter:
+        with ExitStack() as stack:
+            meter = None
+            if n_waiting > _FEW_PASSAGES:
+                from app.cli.output.progress import Meter
+
+                meter = stack.enter_context(Meter(f"Embedding by {identity.model}", n_waiting))
             async for progress in embed_passages(store, client, identity):
-                meter.bar.update(n_done=progress.n_done)
+                if meter is not None:
+                    meter.bar.update(n_done=progress.n_done)
 
 
 def _embedder(store: KnowledgeStore, settings: Settings) -> EmbedderIdentity | None:
@@ -283,8 +296,6 @@ def _embedder(store: KnowledgeStore, settings: Settings) -> EmbedderIdentity | N
     from app.library.local.resolve import available, find_by_name
     from quantizer.gguf.validation import validate_gguf
 
-    if settings.embedder == _NONE:
-        return None
     here = available(settings)
     if settings.embedder:
         ref = find_by_name(settings.embedder, here)

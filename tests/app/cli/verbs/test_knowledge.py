@@ -3,6 +3,8 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import subprocess
+import sys
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -15,7 +17,7 @@ import pytest
 from app.client.launcher import stop_services
 from app.service.server import listen
 from app.settings.settings import load_settings
-from tests.app.cli.in_process import json_of, run_localllm
+from tests.app.cli.in_process import TELLS_MODULES, json_of, run_localllm
 from tests.quantizer.gguf_files import tiny_llama
 
 Run = Callable[..., CompletedProcess[str]]
@@ -195,3 +197,17 @@ def test_forget_removes_what_was_read(run: Run, folder: Path, tmp_path: Path) ->
     assert "soup.md" in _out(run("search", "broth"))
     run_localllm(environment, "forget", "--yes")
     assert _out(run("ls")) == ""
+
+
+@pytest.mark.slow
+def test_an_update_of_a_text_waits_for_nothing_that_draws_bars_watches_children_or_looks_at_models(
+    run: Run, folder: Path, tmp_path: Path, environment: Mapping[str, str]
+) -> None:
+    run("add", folder, "--embedder", "none")
+    (folder / "soup.md").write_text("# Soup\n\nBroth simmers for a day.")
+    own = {"LOCALLLM_DATA_DIR": str(tmp_path / "data"), "LOCALLLM_CACHE_DIR": str(tmp_path / "cache")}
+    command = [sys.executable, "-c", TELLS_MODULES, "knowledge", "update", "--embedder", "none"]
+    done = subprocess.run(command, env={**environment, **own}, capture_output=True, text=True, check=True)
+    assert "1 file read" in done.stdout
+    modules = done.stderr.split()
+    assert not {"rich.progress", "psutil", "httpx", "numpy", "app.library.local.resolve"} & set(modules)
