@@ -12,7 +12,7 @@ import re
 import time
 from collections.abc import Awaitable, Callable
 from contextlib import aclosing, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal, TypeAlias
 
 from app.chat.branches import UNSAVED_ID
@@ -230,7 +230,7 @@ class ReadAhead:
         path = conversation.path_with(question, parent_id)
         parts = await chat.stored.media_parts(conversation.media_files_of(path))
         *before, asked = conversation.turns_of(path, parts)
-        begun = Message("user", asked.content.removesuffix(_ANY_QUESTION), asked.media)
+        begun = replace(asked, content=asked.content.removesuffix(_ANY_QUESTION))
         options = sent_options(taken_options(chat), chat.stored.prompt_cache_key, chat.draft_corpus, chat.offered)
         is_nothing = not (before or begun.content or begun.media or options.tools)
         return None if is_nothing else ReadTarget(chat.model, (*before, begun), options)

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
-from itertools import groupby, takewhile
+from itertools import accumulate, groupby, takewhile
 
-from app.chat.attachments.prompt import compose_prompt, media_of
+from app.chat.attachments.prompt import PARAGRAPH_BREAK, media_of, prompt_parts
 from app.chat.compaction import sent_branch, summary_turn
 from app.chat.conversation import MediaFile, Message, MessageState, arguments_of
 from app.protocol.chat import MediaPart, ToolCall
@@ -20,7 +20,6 @@ from app.tools.tool import ToolOutcome
 CUT_OFF = "The call was cut off in the middle: what it did is not known."
 NOT_RUN = "This call was not run."
 _ASKING = frozenset({"user", "summary"})  # the roles of messages that are sent as a turn of the user
-_PARAGRAPH_BREAK = "\n\n"
 
 
 def turns_of(path: Sequence[Message], parts: Mapping[str, MediaPart], system: str = "") -> list[ChatMessage]:
@@ -31,9 +30,10 @@ def turns_of(path: Sequence[Message], parts: Mapping[str, MediaPart], system: st
     last_question = next((message.id for message in reversed(path) if message.role == "user"), 0)
     for is_asking, messages in _groups(path):
         if is_asking:
-            text = _PARAGRAPH_BREAK.join(map(_sent_text, messages))
+            texts = [text for message in messages for text in _sent_texts(message)]
             media = tuple(parts[file.sha256] for message in messages for file in media_of(message.attachments))
-            turns.append(ChatMessage("user", text, media))
+            ends = accumulate(len(text) + len(PARAGRAPH_BREAK) for text in texts[:-1])
+            turns.append(ChatMessage("user", PARAGRAPH_BREAK.join(texts), media, part_ends=tuple(ends)))
         else:
             turns += _answered(messages, sends_reasoning=messages[0].id > last_question)
     return turns
@@ -73,10 +73,10 @@ def _groups(path: Sequence[Message]) -> Iterator[tuple[bool, list[Message]]]:
         yield is_asking, whole
 
 
-def _sent_text(message: Message) -> str:
+def _sent_texts(message: Message) -> list[str]:
     if message.role == "summary":
-        return summary_turn(message.content)
-    return compose_prompt(message.content, message.attachments)
+        return [summary_turn(message.content)]
+    return prompt_parts(message.content, message.attachments)
 
 
 def _answered(messages: Sequence[Message], *, sends_reasoning: bool) -> Iterator[ChatMessage]:
@@ -87,7 +87,7 @@ def _answered(messages: Sequence[Message], *, sends_reasoning: bool) -> Iterator
     for index, message in enumerate(messages):
         calls = made_calls(message)
         if message.content and not (message.result is not None and message.result.call_id in called):
-            texts.append(_sent_text(message))
+            texts += _sent_texts(message)
         if message.role != "tool":
             called = {call.call_id for call in calls}
         if calls:
@@ -96,17 +96,17 @@ def _answered(messages: Sequence[Message], *, sends_reasoning: bool) -> Iterator
             reasoning = message.reasoning if sends_reasoning else ""
             # Engines refuse arguments that are no JSON; the result of such a call says that they were none.
             sent = tuple(replace(call, arguments="{}") if arguments_of(call) is None else call for call in calls)
-            yield ChatMessage("assistant", _PARAGRAPH_BREAK.join(texts), calls=sent, reasoning=reasoning)
+            yield ChatMessage("assistant", PARAGRAPH_BREAK.join(texts), calls=sent, reasoning=reasoning)
             texts = []
             for call in calls:
                 text = _result_text(results.get(call.call_id))
                 yield ChatMessage("tool", text, call_id=call.call_id, name=call.name)
     if texts:
-        yield ChatMessage("assistant", _PARAGRAPH_BREAK.join(texts))
+        yield ChatMessage("assistant", PARAGRAPH_BREAK.join(texts))
 
 
 def _result_text(message: Message | None) -> str:
     if message is None or message.result is None:
         return NOT_RUN
     is_cut_off = message.result.outcome is ToolOutcome.RUNNING
-    return _PARAGRAPH_BREAK.join(filter(None, (message.content, CUT_OFF if is_cut_off else "")))
+    return PARAGRAPH_BREAK.join(filter(None, (message.content, CUT_OFF if is_cut_off else "")))

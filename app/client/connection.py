@@ -8,6 +8,7 @@ from abc import ABC, abstractmethod
 from collections.abc import AsyncGenerator, AsyncIterator, Coroutine, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import asdict, dataclass, replace
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, ClassVar, Self, TypeVar
 
@@ -254,7 +255,8 @@ def error_message(body: bytes) -> str:
 
 
 def chat_body(messages: Sequence[Message], model: str, options: GenerationOptions | None) -> dict[str, Any]:
-    """Return the body of a streamed chat, with the options that are set. Media are OpenAI's content parts."""
+    """Return the body of a streamed chat, with the options that are set. Media, and texts that have parts, are OpenAI's
+    content parts."""
     tools = [{"type": "function", "function": encode(tool)} for tool in options.tools] if options else []
     body = {"model": model, "messages": [_chat_message(message) for message in messages], **_streamed(options)}
     return {**body, "tools": tools} if tools else body
@@ -271,7 +273,7 @@ def _chat_message(message: Message) -> dict[str, Any]:
             for call in message.calls
         ]
         return {"role": message.role, "content": message.content or None, **thought, "tool_calls": calls}
-    if not message.media:
+    if not (message.media or message.part_ends):
         return {"role": message.role, "content": message.content}
     parts: list[dict[str, Any]] = []
     for part in message.media:
@@ -282,8 +284,8 @@ def _chat_message(message: Message) -> dict[str, Any]:
         else:
             url = f"data:{part.mime_type};base64,{part.base64}"
             parts.append({"type": "image_url", "image_url": {"url": url}})
-    if message.content:
-        parts.append({"type": "text", "text": message.content})
+    places = pairwise((0, *message.part_ends, len(message.content)))
+    parts += [{"type": "text", "text": message.content[begin:end]} for begin, end in places if begin < end]
     return {"role": message.role, "content": parts}
 
 

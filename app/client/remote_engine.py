@@ -108,7 +108,8 @@ class RemoteEngine(HttpConnection):
         """Yield the answer as it is made and, last, one Completed. Closing the iterator stops the answer. Tokens are
         counted as pieces until the engine reports its own count; times are measured here unless it reports them as
         llama.cpp does. Reasoning in tags at the beginning of the answer is separated."""
-        body = chat_body(messages, model, _without_key(options))
+        whole = [replace(message, part_ends=()) for message in messages]  # vLLM puts a line end between parts of text
+        body = chat_body(whole, model, _without_key(options))
         if body.get("continue_final_message"):
             body["add_generation_prompt"] = False  # vLLM takes either
         return self._streamed("/v1/chat/completions", body)

@@ -90,7 +90,10 @@ class MediaPart:
 class Message:
     """One turn of a conversation: its text `content`, and before it the parts that are pictures and sounds. An answer
     may have `calls`, and the `reasoning` that led to them. A turn of role "tool" is the result of the call `call_id` of
-    the tool `name`. In the service pictures and sounds stand in the text, as markers of the turn's media."""
+    the tool `name`. In the service pictures and sounds stand in the text, as markers of the turn's media.
+
+    A question may have parts, such as documents before what is asked about them. Other chats may begin with the same
+    parts, up to any of `part_ends`, in characters of the content; the last part has no end there."""
 
     role: Role
     content: str = ""
@@ -99,6 +102,7 @@ class Message:
     reasoning: str = ""
     call_id: str = ""
     name: str = ""
+    part_ends: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

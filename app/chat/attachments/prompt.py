@@ -13,6 +13,8 @@ from dataclasses import dataclass, replace
 from app.chat.attachments.parsing import fenced
 from app.chat.conversation import Attachment, MediaFile
 
+PARAGRAPH_BREAK = "\n\n"
+
 
 def media_of(attachments: Iterable[Attachment]) -> tuple[MediaFile, ...]:
     """Return the pictures and sounds of a message, in the order in which its text numbers them."""
@@ -20,8 +22,14 @@ def media_of(attachments: Iterable[Attachment]) -> tuple[MediaFile, ...]:
 
 
 def compose_prompt(question: str, attachments: Sequence[Attachment]) -> str:
-    """Return the text of a message: the question after its attachments, texts named and fenced, media numbered. A
-    single picture or sound needs no number: "this picture" is the one."""
+    """Return the text of a message: its parts in paragraphs."""
+    return PARAGRAPH_BREAK.join(prompt_parts(question, attachments))
+
+
+def prompt_parts(question: str, attachments: Sequence[Attachment]) -> list[str]:
+    """Return the parts of a message's text: the question after its attachments, so that another question about the same
+    documents begins alike. Texts are named and fenced, media numbered. A single picture or sound needs no number: "this
+    picture" is the one."""
     is_alone = len(media_of(attachments)) == 1
     parts: list[str] = []
     numbers = {False: 0, True: 0}  # of the pictures and of the sounds so far
@@ -38,7 +46,7 @@ def compose_prompt(question: str, attachments: Sequence[Attachment]) -> str:
                 parts.append(f"{attachment.label}: {places}")
         if attachment.content or not attachment.media:
             parts.append(f"{attachment.name}:\n{fenced(attachment.content)}")
-    return "\n\n".join(filter(None, [*parts, question]))
+    return [part for part in (*parts, question) if part]
 
 
 _PAGE = re.compile(r"^\[Page ([0-9]{1,6})\]$", re.MULTILINE)

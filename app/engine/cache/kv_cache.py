@@ -45,6 +45,7 @@ class KVCacheManager:
         self._free_ids = list(range(self._facts.n_seq_max))
         self._n_unshifted: dict[int, int] = {}  # of a shifted sequence: tokens computed before the shift's gap
         self._conversations: dict[int, str] = {}  # by sequence: of the last request that names one
+        self._branches: dict[int, tuple[int, ...]] = {}  # by sequence: of the last request that has any
         self._forgotten: set[int] = set()  # sequences to be dropped when they are released
         self._n_shifts = 0
         self._high_water = 0  # most cells in use at once since the cache was last empty
@@ -98,8 +99,11 @@ class KVCacheManager:
         n_known = self._offloader.n_known(tokens[:-1], namespace) if self._offloader and needs_checkpoints else 0
         slot = self._allocate(tokens, namespace, wants_first_cells=wants_first_cells)
         if self._offloader is not None and needs_checkpoints:
+            places = tuple(n_whole(tokens, place) for place in branches)
+            if places:
+                self._branches[slot.sequence_id] = places
             self.checkpoint(slot.sequence_id)  # of the end that the sequence is about to leave
-            places = [n_whole(tokens, place) for place in (*branches, n_known)]
+            places = (*places, n_whole(tokens, n_known))
             min_end = self._offloader.min_end_tokens
             slot = replace(slot, checkpoints=plan_checkpoints(places, slot.n_cached, len(tokens), min_end))
         if conversation:
@@ -193,7 +197,8 @@ class KVCacheManager:
         """Save the states of the sequence as it is now, to return to if it cannot be truncated."""
         is_kept = sequence_id in self._tree and sequence_id not in self._forgotten  # its conversation may be deleted
         if self._offloader is not None and is_kept:
-            self._offloader.save_checkpoint(sequence_id, self._conversations.get(sequence_id, ""))
+            conversation, branches = self._conversations.get(sequence_id, ""), self._branches.get(sequence_id, ())
+            self._offloader.save_checkpoint(sequence_id, conversation, branches)
 
     def forget(self, conversations: Collection[str]) -> None:
         """Drop the sequences of `conversations` without saving them, and what is saved of them. One that is in use is
@@ -246,6 +251,7 @@ class KVCacheManager:
         used = {sequence_id for sequence_id in range(self._facts.n_seq_max) if sequence_id in self._tree}
         assert used.isdisjoint(self._free_ids), "a free slot is empty"
         assert used.issuperset((*self._conversations, *self._forgotten)), "only what is cached is of a conversation"
+        assert used.issuperset(self._branches), "only what is cached has branches"
         assert len(used) + len(self._free_ids) == self._facts.n_seq_max, "every slot is free or used"
         assert self._tree.n_cells <= self._facts.n_cells, "the cells suffice"
 
@@ -346,6 +352,7 @@ class KVCacheManager:
 
     def _drop(self, sequence_id: int) -> None:
         self._conversations.pop(sequence_id, None)
+        self._branches.pop(sequence_id, None)
         self._forgotten.discard(sequence_id)
         self._tree.remove(sequence_id)
         self._backend.truncate(sequence_id, 0)

@@ -125,8 +125,9 @@ class StateOffloader:
         tokens, namespace = self._key(sequence_id)
         self._store.save(tokens, self._backend.save_state(sequence_id), namespace, conversation)
 
-    def save_checkpoint(self, sequence_id: int, conversation: str = "") -> None:
-        """Save the states of a sequence as it is now, unless the last ones saved are about as far."""
+    def save_checkpoint(self, sequence_id: int, conversation: str = "", branches: Collection[int] = ()) -> None:
+        """Save the states of a sequence as it is now, unless the last ones saved are about as far. Those at its
+        `branches` are kept longest."""
         if self._facts.truncation.is_unlimited:
             return
         tokens, namespace = self._key(sequence_id)
@@ -137,7 +138,7 @@ class StateOffloader:
         checkpoint = self._backend.save_checkpoint(sequence_id)
         self._checkpoint_bytes = len(checkpoint)
         if len(checkpoint) <= self._store.max_state_bytes:
-            self._store.save_checkpoint(tokens, checkpoint, namespace, conversation)
+            self._store.save_checkpoint(tokens, checkpoint, namespace, conversation, branches)
 
     def forget(self, conversations: Collection[str]) -> None:
         self._store.forget(conversations)

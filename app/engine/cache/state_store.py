@@ -1,6 +1,6 @@
 """The store of saved sequence states and checkpoints: in host memory, and on disk for the next start.
 
-Owns the files under `<cache>/prefix/<model fingerprint>` and the states in memory; the least recently used are dropped
+Owns the files under `<cache>/prefix/<model fingerprint>` and the states in memory; `retention` decides which files go
 first. A checkpoint is written when a state that begins with its tokens is: without the state's cells it is of no use.
 Independent of the states' contents.
 """
@@ -20,9 +20,9 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from app.engine.backend import State
+from app.engine.cache.retention import StateKey, Tokens, dropping_order, n_common
 from app.engine.cache_file import conversation_of, file_name, read_header, remove_file, whole_files, write_file
 from app.engine.request import IN_MEMORY
 from quantizer.system.files import open_regular
@@ -38,17 +38,6 @@ _LOOK_S = 2.0  # at free memory, while nothing is written
 
 _KIND = b"localllm-seq-1\n\0"
 _MAX_BEGIN_BYTES = 4096  # of a file, up to the end of its header
-
-Tokens = npt.NDArray[np.int32]
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class StateKey:
-    """Key of a state: its `tokens`, computed in a `namespace`. A checkpoint has no cells of the attention."""
-
-    namespace: str
-    tokens: Tokens
-    is_checkpoint: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,7 +109,7 @@ class StateStore:
     def _matches(self, tokens: Tokens, namespace: str, *, is_checkpoint: bool) -> list[SavedMatch]:
         with self._lock:
             return [
-                SavedMatch(name, _n_common(entry.key.tokens, tokens), len(entry.key.tokens))
+                SavedMatch(name, n_common(entry.key.tokens, tokens), len(entry.key.tokens))
                 for name, entry in self._entries.items()
                 if entry.key.namespace == namespace and entry.key.is_checkpoint == is_checkpoint
             ]
@@ -155,17 +144,28 @@ class StateStore:
         for match in self.checkpoints(tokens, namespace):
             self._to_write.put(match.name)
 
-    def save_checkpoint(self, tokens: Sequence[int], state: State, namespace: str = "", conversation: str = "") -> None:
+    def save_checkpoint(
+        self,
+        tokens: Sequence[int],
+        state: State,
+        namespace: str = "",
+        conversation: str = "",
+        branches: Collection[int] = (),
+    ) -> None:
         """Keep the checkpoint after `tokens`, and of those before it as many as one sequence may have. The first, where
-        chats part, and the last stay; of the others goes the one nearest to its neighbours."""
+        chats part, and the last stay; of the others goes the one nearest to its neighbours, and those at `branches`
+        only after the rest."""
         key = StateKey(namespace, np.asarray(tokens, np.int32), is_checkpoint=True)
         n_most = min(MAX_CHECKPOINTS, max(MIN_CHECKPOINTS, MAX_CHECKPOINT_BYTES // max(1, len(state))))
         name = _name_of(key, conversation)
         path = [*reversed(self.checkpoints(tokens, namespace)), SavedMatch(name, len(tokens), len(tokens))]
         with self._lock:
             while len(path) > n_most:
-                gaps = {index: path[index + 1].n_tokens - path[index - 1].n_tokens for index in range(1, len(path) - 1)}
-                self._remove(path.pop(min(gaps, key=lambda index: gaps[index])).name)
+                ranks = {
+                    index: (path[index].n_tokens in branches, path[index + 1].n_tokens - path[index - 1].n_tokens)
+                    for index in range(1, len(path) - 1)
+                }
+                self._remove(path.pop(min(ranks, key=lambda index: ranks[index])).name)
             self._entries[name] = _Entry(key, state, 0)
         self._to_write.put("")  # the memory may be full now
 
@@ -246,29 +246,27 @@ class StateStore:
         return n_held > self._limit_bytes(n_held)
 
     def _shrink(self) -> None:
-        """Drop states from memory and files from disk, the least recently used first, down to the limits."""
+        """Drop states from memory, the least recently used first, and files from disk, down to the limits. What leaves
+        memory is read from disk, mostly: only there it matters what is computed again without it."""
         with self._lock:
             n_memory = n_before = self.memory_bytes
             limit_bytes = self._limit_bytes(n_memory)
-            n_disk = sum(entry.file_bytes for entry in self._entries.values())
-            for name, entry in list(self._entries.items()):
+            for entry in self._entries.values():
                 if n_memory > limit_bytes and entry.state is not None:
                     n_memory -= len(entry.state)
                     entry.state = None
-                if n_disk > self._max_disk_bytes and entry.file_bytes:
-                    n_disk -= entry.file_bytes
-                    remove_file(self._folder / name)
-                    entry.file_bytes = 0
-                if entry.state is None and not entry.file_bytes:
-                    del self._entries[name]
+            files = [(name, entry) for name, entry in self._entries.items() if entry.file_bytes]
+            n_disk = sum(entry.file_bytes for _, entry in files)
+            order = dropping_order([entry.key for _, entry in files], [entry.file_bytes for _, entry in files])
+            while n_disk > self._max_disk_bytes:
+                name, entry = files[next(order)]
+                n_disk -= entry.file_bytes
+                remove_file(self._folder / name)
+                entry.file_bytes = 0
+            for name in [name for name, it in self._entries.items() if it.state is None and not it.file_bytes]:
+                del self._entries[name]
         if n_memory < n_before:
             give_back_freed_memory()
-
-
-def _n_common(left: Tokens, right: Tokens) -> int:
-    n_most = min(len(left), len(right))
-    differs = left[:n_most] != right[:n_most]
-    return int(differs.argmax()) if differs.any() else n_most
 
 
 def _name_of(key: StateKey, conversation: str) -> str:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from itertools import groupby, takewhile
+from itertools import takewhile
 from typing import Any, Literal, TypeVar
 
 from pydantic import StrictBool, StrictStr
@@ -25,7 +25,7 @@ from app.service.generation.media import (
     Medium,
     PromptMedia,
     UnreadableError,
-    joined_content,
+    joined_parts,
     note_of_unreadable,
 )
 from app.service.generation.thinking import Thinking
@@ -336,10 +336,11 @@ def _address(value: str | _AddressBody | None) -> str:
 
 def _content_texts(parts: Sequence[ContentPart], media: PromptMedia) -> Iterator[ContentText]:
     """Yield what the parts of a message but its reasoning are as text; parts of text that follow each other are one."""
-    said = (part for part in parts if not part.is_thought)
-    for is_text, group in groupby(said, key=lambda part: part.is_text):
-        texts = [part.content_text(media) for part in group]
-        yield from [ContentText("".join(text.text for text in texts))] if is_text else texts
+    follows_text = False
+    for part in parts:
+        if not part.is_thought and (content := part.content_text(media)).text:
+            yield replace(content, continues=follows_text and part.is_text)
+            follows_text = part.is_text
 
 
 class ChatMessage(Body):
@@ -357,13 +358,13 @@ class ChatMessage(Body):
 
     def message(self, media: PromptMedia = NO_MEDIA) -> Message:
         """Return the message, its pictures and sounds as markers of `media`."""
-        text = self._text(media)
+        text, part_ends = self._text(media)
         if self.role == "assistant":
             calls = tuple(call.call() for call in self.tool_calls or ())
             return Message("assistant", text, calls=calls, reasoning=self._reasoning())
         if self.role == "tool":
             return Message("tool", text, call_id=self.tool_call_id or "", name=self._tool_name() or "")
-        return Message("system" if self.role == "developer" else self.role, text)
+        return Message("system" if self.role == "developer" else self.role, text, part_ends=part_ends)
 
     def _tool_name(self) -> str | None:
         return self.name
@@ -378,7 +379,7 @@ class ChatMessage(Body):
         parts = self.content if isinstance(self.content, list) else ()
         return named or joined_reasoning(part.thinking or part.text for part in parts if part.is_thought)
 
-    def _text(self, media: PromptMedia) -> str:
+    def _text(self, media: PromptMedia) -> tuple[str, tuple[int, ...]]:
         if isinstance(self.content, list):
-            return joined_content(_content_texts(self.content, media), "\n")
-        return self.content or self.refusal or ""
+            return joined_parts(_content_texts(self.content, media), "\n")
+        return self.content or self.refusal or "", ()

@@ -23,6 +23,7 @@ from app.service.tools.formats import GENERIC, tool_format_of
 from app.service.tools.parser import NO_TOOLS, ToolCalling, ToolOptions
 
 _OTHER_WORDS = ("A", "B")
+_MOST_PART_ENDS = 3  # of a message, the last ones: each is a prompt rendered and tokenized
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -160,21 +161,24 @@ async def n_prompt_tokens(model: ServedModel, turn: ChatTurn) -> int:
 async def branches_of(
     prompt: str, messages: Sequence[Message], render: Callable[[Sequence[Message]], Awaitable[str]]
 ) -> tuple[int, ...]:
-    """Return the ends, in characters of `prompt`, of what it shares with prompts that differ from a message on: a model
-    with states should save them there.
+    """Return the ends, in characters of `prompt`, of what it shares with prompts that differ from a message on, or from
+    the end of a part of it: a model with states should save them there.
 
     A template may print its last messages otherwise, or refuse fewer of them: what is shared is then shorter, or the
     place is left out.
     """
-    # Chats share a system prompt and tools before the first; the last one is edited or answered again.
+    # Chats share a system prompt and tools before the first, and the documents in it; the last one is edited or
+    # answered again.
     of_user = [index for index, message in enumerate(messages) if message.role == "user"]
     ends: set[int] = set()
     for index in {*of_user[:1], *of_user[-1:]}:
-        said = messages[index].content.lstrip()
-        word = next(word for word in _OTHER_WORDS if not said.startswith(word))
-        try:
-            other = await render([*messages[:index], replace(messages[index], content=word)])
-        except RequestError:
-            continue
-        ends.add(len(common_prefix(prompt, other)))
+        content = messages[index].content
+        for place in (0, *messages[index].part_ends[-_MOST_PART_ENDS:]):
+            said = content[place:].lstrip()
+            word = next(word for word in _OTHER_WORDS if not said.startswith(word))
+            try:
+                other = await render([*messages[:index], replace(messages[index], content=content[:place] + word)])
+            except RequestError:
+                continue
+            ends.add(len(common_prefix(prompt, other)))
     return tuple(sorted(ends - {0}))

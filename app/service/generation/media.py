@@ -220,10 +220,12 @@ class Medium:
 
 @dataclass(frozen=True, slots=True)
 class ContentText:
-    """A part of a message's text: a text, or the marker of a picture or sound."""
+    """A part of a message's text: a text, or the marker of a picture or sound. One that `continues` goes on with the
+    text before it, without a separator."""
 
     text: str
     is_marker: bool = False
+    continues: bool = False
 
 
 class MediaFetcher(Protocol):
@@ -346,12 +348,18 @@ class PromptMedia:
 NO_MEDIA = PromptMedia()  # of turns of text alone: nothing is ever added to it
 
 
-def joined_content(parts: Iterable[ContentText], separator: str) -> str:
+def joined_parts(parts: Iterable[ContentText], separator: str) -> tuple[str, tuple[int, ...]]:
     """Return the parts of a message as its text, with `separator` between two texts but none around a marker, as
-    llama-server's `concat_content_parts` does."""
+    llama-server's `concat_content_parts` does, and its `part_ends`: who asks about the same documents or pictures
+    again sends the same parts before another question."""
     text, follows_text = "", False
+    ends: list[int] = []
     for part in parts:
         if part.text:
-            text += separator + part.text if follows_text and not part.is_marker else part.text
+            if follows_text and not (part.is_marker or part.continues):
+                text += separator
+            if text:
+                ends.append(len(text))
+            text += part.text
             follows_text = not part.is_marker
-    return text
+    return text, tuple(ends)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from app.chat.conversation import Message, MessageState
+from app.chat.conversation import Attachment, Message, MessageState
 from app.chat.turns import CUT_OFF, NOT_RUN, turns_of
 from app.protocol.chat import Message as Turn
 from app.protocol.chat import ToolCall
@@ -97,4 +97,19 @@ def test_a_question_that_was_answered_with_nothing_stays_in_sight_of_the_model()
         _message(4, "assistant", "", state=MessageState.PARTIAL),
         _message(5, "user", "What did I paste?"),
     )
-    assert turns == [Turn("user", "A long paste.\n\nWhat did I paste?")]
+    assert turns == [Turn("user", "A long paste.\n\nWhat did I paste?", part_ends=(15,))]
+
+
+def test_a_question_begins_with_its_documents_so_that_another_one_about_them_begins_alike():
+    report, minutes = Attachment("report.txt", "A fox."), Attachment("minutes.txt", "A wolf.")
+    (one,) = _turns(_message(1, "user", "Who?", attachments=(report, minutes)))
+    (other,) = _turns(_message(1, "user", "Where, and when?", attachments=(report, minutes)))
+    first, second = one.part_ends
+    assert one.content[:first] == "report.txt:\n```\nA fox.\n```\n\n"
+    assert one.content[second:] == "Who?"
+    assert other.part_ends == one.part_ends
+    assert other.content[:second] == one.content[:second]
+
+
+def test_a_question_without_documents_is_one_part():
+    assert _turns(_message(1, "user", "Who?"))[0].part_ends == ()

@@ -232,6 +232,14 @@ def test_a_picture_without_words_is_sent_without_an_empty_text() -> None:
     assert [part["type"] for part in message["content"]] == ["image_url"]
 
 
+def test_documents_and_the_question_about_them_are_content_parts_that_make_up_the_text() -> None:
+    question = Message("user", "one\n\ntwo\n\nWhich?", part_ends=(5, 10))
+    (message,) = chat_body([question], "", None)["messages"]
+    assert [part["text"] for part in message["content"]] == ["one\n\n", "two\n\n", "Which?"]
+    begun = Message("user", "one\n\n", part_ends=(5,))  # the question is not written yet
+    assert chat_body([begun], "", None)["messages"][0]["content"] == [{"type": "text", "text": "one\n\n"}]
+
+
 def test_calls_their_results_and_the_tools_have_the_form_of_openai() -> None:
     tool = Tool("read_file", "Read it.", {"type": "object"})
     messages = [

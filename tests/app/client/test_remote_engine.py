@@ -137,6 +137,18 @@ async def test_only_options_that_were_given_are_sent() -> None:
     assert sent[0].keys() == {"model", "messages", "stream", "stream_options", "temperature"}
 
 
+async def test_a_text_with_parts_is_sent_whole_since_engines_join_parts_in_their_own_ways() -> None:
+    sent: list[dict[str, list[object]]] = []
+
+    def answer(request: httpx.Request) -> httpx.Response:
+        sent.append(json.loads(request.content))
+        return httpx.Response(200, text="data: [DONE]\n\n")
+
+    async with _engine(answer) as engine:
+        [_ async for _ in engine.chat([Message("user", "one\n\nWhich?", part_ends=(5,))], "m")]
+    assert sent[0]["messages"] == [{"role": "user", "content": "one\n\nWhich?"}]
+
+
 async def test_a_text_is_continued_by_its_completions() -> None:
     sent: list[httpx.Request] = []
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, TypeAlias
 
 from pydantic import Field, StrictStr
 
@@ -36,7 +36,7 @@ from app.service.generation.media import (
     Medium,
     PromptMedia,
     UnreadableError,
-    joined_content,
+    joined_parts,
     note_of_unreadable,
 )
 from app.service.generation.message_order import PARAGRAPH_BREAK
@@ -189,7 +189,8 @@ class AnthropicMessage(Body):
         calls = tuple(block.call() for block in self.blocks if block.type == "tool_use")
         summaries = [summary_message(text) for block in self.blocks if (text := block.summary)]
         thoughts = joined_reasoning(block.thinking for block in self.blocks) if self.role == "assistant" else ""
-        own = Message(self.role, _text(self.content, media), calls=calls, reasoning=thoughts)
+        text, part_ends = _text_parts(self.content, media)
+        own = Message(self.role, text, calls=calls, reasoning=thoughts, part_ends=part_ends)
         if calls:
             return [*summaries, own]
         before = [*summaries, *results]
@@ -344,7 +345,14 @@ class MessagesBody(CountTokensBody):
     max_tokens: Annotated[int, Field(ge=0)]
 
 
-def _text(content: str | Sequence[ContentBlock] | Mapping[str, Any] | None, media: PromptMedia) -> str:
+_Content: TypeAlias = str | Sequence[ContentBlock] | Mapping[str, Any] | None
+
+
+def _text(content: _Content, media: PromptMedia) -> str:
+    return _text_parts(content, media)[0]
+
+
+def _text_parts(content: _Content, media: PromptMedia) -> tuple[str, tuple[int, ...]]:
     if content is None or isinstance(content, str | Mapping):
-        return content if isinstance(content, str) else ""
-    return joined_content((block.content_text(media) for block in content), PARAGRAPH_BREAK)
+        return content if isinstance(content, str) else "", ()
+    return joined_parts((block.content_text(media) for block in content), PARAGRAPH_BREAK)

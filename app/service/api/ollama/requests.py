@@ -29,7 +29,7 @@ from app.service.api.messages import (
 )
 from app.service.api.text_request import NO_LIMITS, OptionsBody, parse_parameters, with_model_defaults
 from app.service.generation.chat import ChatTurn
-from app.service.generation.media import NO_MEDIA, ContentText, Medium, PromptMedia, joined_content
+from app.service.generation.media import NO_MEDIA, ContentText, Medium, PromptMedia, joined_parts
 from app.service.generation.thinking import Thinking
 from app.service.infill_request import FimRequest
 from app.service.models.model_file import ModelFile
@@ -181,7 +181,7 @@ class OllamaMessage(ChatMessage):
     def faults(self, media: PromptMedia) -> tuple[RequestError, ...]:
         return tuple(fault for medium in _media(self.images) if (fault := media.fault(medium)))
 
-    def _text(self, media: PromptMedia) -> str:
+    def _text(self, media: PromptMedia) -> tuple[str, tuple[int, ...]]:
         return _with_images(self.images, self.content or "", media)
 
 
@@ -249,18 +249,19 @@ class OllamaGenerateBody(OllamaTextBody):
         for medium in _media(self.images):
             if fault := media.fault(medium):
                 raise fault
-        return _with_images(self.images, self.prompt or "", media)
+        return _with_images(self.images, self.prompt or "", media)[0]
 
 
 def _media(images: Sequence[str] | None) -> list[Medium]:
     return [Medium.of(image) for image in images or ()]
 
 
-def _with_images(images: Sequence[str] | None, text: str, media: PromptMedia) -> str:
-    """Return `text` with pictures before it (source: server/prompt.go of Ollama, `chatPrompt`), notes after it."""
+def _with_images(images: Sequence[str] | None, text: str, media: PromptMedia) -> tuple[str, tuple[int, ...]]:
+    """Return `text` with pictures before it (source: server/prompt.go of Ollama, `chatPrompt`), notes after it, and
+    where these parts end."""
     parts = [media.part_of(medium) for medium in _media(images)]
     notes = [part for part in parts if not part.is_marker]
-    return joined_content([*(part for part in parts if part.is_marker), *_texts(text, media), *notes], "\n")
+    return joined_parts([*(part for part in parts if part.is_marker), *_texts(text, media), *notes], "\n")
 
 
 def _texts(text: str, media: PromptMedia) -> Iterator[ContentText]:

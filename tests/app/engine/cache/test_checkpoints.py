@@ -67,6 +67,20 @@ def test_another_chat_continues_after_the_system_prompt(tmp_path: Path, kind: di
 
 
 @pytest.mark.parametrize("kind", KINDS)
+def test_another_chat_about_a_document_reads_only_its_question_also_after_a_restart(
+    tmp_path: Path, kind: dict[str, Any]
+) -> None:
+    read = SYSTEM + "report.txt: the fox lives in the wood, and the wolf does not. " * 3
+    chats = Chats(tmp_path, **kind)
+    assert chats.ask(read + "What is it about?", len(SYSTEM), len(read)) == 0
+    assert chats.ask(read + "Who wrote it, and when?", len(SYSTEM), len(read)) == len(read)
+    chats.close()
+    again = Chats(tmp_path, **kind)
+    assert again.ask(read + "Is it long?", len(SYSTEM), len(read)) == len(read)
+    again.close()
+
+
+@pytest.mark.parametrize("kind", KINDS)
 def test_where_two_prompts_part_is_learned_without_messages(tmp_path: Path, kind: dict[str, Any]) -> None:
     chats = Chats(tmp_path, **kind)
     assert chats.ask(SYSTEM + "What is a fox?") == 0

@@ -206,6 +206,31 @@ def test_checkpoints_of_one_sequence_keep_the_first_and_the_last_and_lose_the_de
     store.close()
 
 
+def test_the_checkpoint_at_the_end_of_a_document_stays_however_long_the_chat_about_it_becomes(tmp_path: Path) -> None:
+    store = StateStore(tmp_path)
+    tokens = list(range(9000))
+    for n_tokens in (20, 120, 160, *range(1000, 9000, 500)):
+        store.save_checkpoint(tokens[:n_tokens], b"states", branches=(120,))
+    left = [match.n_tokens for match in store.checkpoints(tokens)]
+    assert len(left) == 8
+    assert left[-2:] == [120, 20]
+    store.close()
+
+
+def test_of_two_chats_about_a_document_one_makes_room_and_the_document_stays(tmp_path: Path) -> None:
+    document, other = list(range(400)), [7] * 300
+    chats = ([*document, 1], [*document, 2], other)
+    store = saved(tmp_path, *[(tokens, bytes(4 * len(tokens))) for tokens in chats])
+    store.close()
+    small = StateStore(tmp_path, max_disk_bytes=6500)  # room for one of these and the other
+    small.save([9], b"")  # what is written makes room
+    small.close()
+    again = StateStore(tmp_path)
+    assert again.n_saved([*document, 3]) == len(document)
+    assert again.n_saved(other) == len(other)
+    again.close()
+
+
 def test_checkpoints_are_written_with_a_state_that_has_their_tokens_and_outlive_longer_states(tmp_path: Path) -> None:
     store = StateStore(tmp_path)
     store.save_checkpoint([1, 2], b"early")

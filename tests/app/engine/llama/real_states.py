@@ -10,10 +10,13 @@ import sys
 from collections.abc import Callable, Sequence
 from contextlib import closing
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import numpy as np
 
 from app.engine.backend import Chunk, DecodeStatus
+from app.engine.cache.retention import StateKey
+from app.engine.cache.state_store import read_state, write_state
 from app.engine.llama import LlamaBackend, LlamaModel
 from app.engine.llama.native import lib
 from app.engine.messages import EngineConfig
@@ -252,7 +255,25 @@ def checkpoint_of_a_sequence_that_is_rolled_back(run: Run) -> bool:
     return run.backend.restore_checkpoint(0, 0, N_KEPT + 3, checkpoint) and run.is_at(0, N_KEPT + 3)
 
 
+def through_a_file(run: Run) -> bool:
+    """A state that was on the disk is what was saved, to the bit, and so is the next token's row."""
+    run.compute(0, 0, TEXT)
+    state = bytes(run.backend.save_state(0))
+    key = StateKey("", np.asarray(TEXT, np.int32))
+    run.compute(0, len(TEXT), WRONG[:1])
+    wanted = run.backend.logits(run.last_row).copy()
+    run.backend.truncate(0, 0)
+    with TemporaryDirectory() as folder:
+        write_state(Path(folder), "state", key, state, 1 << 30)
+        read = read_state(Path(folder, "state"), key)
+    is_restored = read is not None and run.backend.restore_state(0, read)
+    is_equal = bytes(run.backend.save_state(0)) == state
+    run.compute(0, len(TEXT), WRONG[:1])
+    return is_restored and is_equal and np.array_equal(run.backend.logits(run.last_row), wanted)
+
+
 EVERYWHERE = (
+    through_a_file,
     held,
     held_twice,
     held_many,

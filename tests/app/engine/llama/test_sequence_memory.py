@@ -87,7 +87,7 @@ def test_a_sequence_goes_back_to_the_state_of_the_place_that_truncate_names(
     assert not found.pop("copied_while_rolled_back", False), (
         "llama.cpp copies the wrong state, so ours is settled first"
     )
-    assert len(found) == (19 if shape == "tiny-lfm2" else 12)
+    assert len(found) == (20 if shape == "tiny-lfm2" else 13)
     assert [name for name, is_right in found.items() if not is_right] == []
 
 

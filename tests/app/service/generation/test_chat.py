@@ -11,7 +11,7 @@ import pytest
 from app.client.connection import error_of
 from app.engine.chat_template.render import render
 from app.engine.grammar.json_grammar import ANY_OBJECT
-from app.engine.request import Request, SamplingParams
+from app.engine.request import MAX_BRANCHES, Request, SamplingParams
 from app.library.local.model_files import ModelRef
 from app.protocol.chat import Message, Tool
 from app.protocol.errors import NoTemplateError, RequestError
@@ -213,6 +213,24 @@ async def test_other_prompts_leave_before_the_first_and_the_last_message_of_the_
 
 async def test_the_only_message_is_left_before_its_text() -> None:
     assert await branches_of("<user>A fox?\n<assistant>", [FIRST], printed) == (len("<user>"),)
+
+
+async def test_other_prompts_leave_a_message_behind_each_of_its_documents() -> None:
+    asked = Message("user", "one.txt: A fox.\n\ntwo.txt: Red.\n\nA fox?", part_ends=(17, 32))
+    prompt = await printed([SYSTEM, asked, ANSWER, LAST])
+    assert [prompt[:end] for end in await branches_of(prompt, [SYSTEM, asked, ANSWER, LAST], printed)] == [
+        "<system>Be brief.\n<user>",
+        "<system>Be brief.\n<user>one.txt: A fox.\n\n",
+        "<system>Be brief.\n<user>one.txt: A fox.\n\ntwo.txt: Red.\n\n",
+        "<system>Be brief.\n<user>one.txt: A fox.\n\ntwo.txt: Red.\n\nA fox?\n<assistant>Red.\n<user>",
+    ]
+
+
+async def test_of_many_parts_the_last_ones_have_branches_of_their_own() -> None:
+    asked = Message("user", "abcdefghij?", part_ends=tuple(range(1, 11)))
+    ends = await branches_of(await printed([asked]), [asked], printed)
+    assert ends == (6, 14, 15, 16)
+    assert len(ends) <= MAX_BRANCHES // 2
 
 
 async def test_a_message_without_text_or_user_has_no_branch_of_its_own() -> None:

@@ -18,7 +18,7 @@ from app.service.generation.media import (
     Medium,
     PromptMedia,
     UnreadableError,
-    joined_content,
+    joined_parts,
     notice_of_notes,
 )
 from app.service.models.model_file import Senses
@@ -172,7 +172,8 @@ def test_a_text_that_looks_like_a_marker_is_none() -> None:
 
 def test_markers_have_no_separator_around_them() -> None:
     text, marker = ContentText("a"), ContentText("M", is_marker=True)
-    assert joined_content([text, marker, text], "\n") == "aMa"
-    assert joined_content([marker, marker, text, text], "\n") == "MMa\na"
-    assert joined_content([text, ContentText(""), text, marker], "\n") == "a\naM"
-    assert joined_content([], "\n") == ""
+    assert joined_parts([text, marker, text], "\n") == ("aMa", (1, 2))
+    assert joined_parts([marker, marker, text, text], "\n") == ("MMa\na", (1, 2, 4))
+    assert joined_parts([text, ContentText(""), text, marker], "\n") == ("a\naM", (2, 3))
+    assert joined_parts([text, ContentText("b", continues=True), marker], "\n") == ("abM", (1, 2))
+    assert joined_parts([], "\n") == ("", ())

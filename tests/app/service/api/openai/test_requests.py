@@ -8,8 +8,13 @@ import pytest
 from app.engine.grammar.json_grammar import schema_grammar
 from app.engine.request import IN_MEMORY, SamplingParams
 from app.protocol.errors import RequestError
+from app.service.api.anthropic.requests import AnthropicMessage
+from app.service.api.messages import ChatMessage
+from app.service.api.ollama.requests import OllamaMessage
 from app.service.api.openai.audio import TranscriptionBody
 from app.service.api.openai.requests import ChatCompletionBody, CompletionBody
+from app.service.generation.media import NO_MEDIA, PromptMedia
+from app.service.models.model_file import Senses
 from app.settings.private_files import conversation_name
 
 LLAMA_SERVER_FIELDS = {
@@ -191,3 +196,30 @@ def test_one_of_several_languages_of_a_sound_is_no_hint() -> None:
     wanted = body.wanted(translates=False)
     assert (wanted.language, wanted.context) == ("", "A talk. Names: Ann, Bo.")
     assert TranscriptionBody(file="a", languages=("de",)).wanted(translates=False).language == "de"
+
+
+def test_the_parts_of_a_question_end_where_another_question_about_the_same_may_begin() -> None:
+    parts = [
+        {"type": "text", "text": "one"},
+        {"type": "text", "text": ""},
+        {"type": "text", "text": "two"},
+        {"type": "video", "video": {}},
+        {"type": "text", "text": "Which?"},
+    ]
+    message = ChatMessage.model_validate({"role": "user", "content": parts}).message()
+    note, question = message.content.partition("\n")[2].rpartition("\n")[::2]
+    assert message.content == f"onetwo\n{note}\nWhich?"
+    assert question == "Which?"
+    assert message.part_ends == (3, 7, 7 + len(note) + 1)
+    assert ChatMessage.model_validate({"role": "user", "content": "Which?"}).message().part_ends == ()
+
+
+def test_the_blocks_of_anthropic_s_and_the_pictures_of_ollama_s_messages_are_parts_too() -> None:
+    blocks = [{"type": "text", "text": "one"}, {"type": "text", "text": "Which?"}]
+    (asked,) = AnthropicMessage.model_validate({"role": "user", "content": blocks}).messages(NO_MEDIA)
+    assert (asked.content, asked.part_ends) == ("one\n\nWhich?", (5,))
+    media = PromptMedia(Senses(sees=True))
+    seen = OllamaMessage.model_validate({"role": "user", "content": "Which?", "images": ["iVBORw0KGgo="]}).message(
+        media
+    )
+    assert seen.content[seen.part_ends[0] :] == "Which?"
