@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Literal, Protocol
 
 from app.chat.sampling_options import template_of, think_of
 from app.common.terminal import printable_line
+from app.tools.approval import KNOWLEDGE
 
 if TYPE_CHECKING:
     from app.chat.conversation import ChatSettings, MediaFile
@@ -108,9 +109,14 @@ class ConnectionState:
 
     def cannot_take(self, settings: ChatSettings) -> tuple[str, ...]:
         """Return a sentence for each thing that `settings` switch on and the model is not made for, as far as known.
-        Tools are sent all the same: a large model calls them by what its prompt says of them."""
+        Tools are sent all the same: a large model calls them by what its prompt says of them. The person's folders are
+        searched for such a model (`app.chat.retrieval`)."""
         model, level, unusable = printable_line(self.model), think_of(settings.options), []
-        if self.takes_tools is False and settings.tools.enabled and not template_of(settings.options):
+        if (
+            self.takes_tools is False
+            and settings.tools.without(KNOWLEDGE).enabled
+            and not template_of(settings.options)
+        ):
             unusable.append(
                 f"{model} has no place for tools in its chat template: they are written into its prompt, "
                 "and it may call none. /tools switches them off."

@@ -22,10 +22,11 @@ from app.chat.conversation import (
     MessageTree,
     Scalar,
     call_text,
+    cited_sources,
     placed,
 )
 from app.chat.turns import made_calls, media_files_of, turns_of
-from app.protocol.chat import MediaPart, ToolCall
+from app.protocol.chat import MediaPart, Source, ToolCall
 from app.protocol.chat import Message as ChatMessage
 from app.protocol.codec import decode, encode
 from app.tools.tool import ToolProgress
@@ -81,7 +82,7 @@ class TranscriptEntry:
 
     A message of role "tool" answers `call`, which has `live` while it runs. An entry that `is_joined` is followed by
     another call of the same answer. A summary replaces `n_summarised` messages; a running one is written in parts, of
-    which this is the `part`.
+    which this is the `part`. An answer was given the passages `sources` of the person's documents.
     """
 
     message: Message
@@ -98,6 +99,7 @@ class TranscriptEntry:
     is_joined: bool = False
     n_summarised: int = 0
     part: tuple[int, int] = (1, 1)
+    sources: tuple[Source, ...] = ()
 
     @property
     def ending(self) -> Ending:
@@ -193,11 +195,12 @@ class Conversation:
         branch = tree.path(self.leaf_id)
         calls: dict[str, ToolCall] = {}
         entries: list[TranscriptEntry] = []
-        model_before = ""
+        model_before, cited = "", cited_sources(branch)
         for index, message in enumerate(branch):
             calls |= {call.call_id: call for call in message.calls}
             entry = self._entry(message, tree.siblings(message.id))
-            entry = replace(entry, names_model=message.model != model_before)
+            names_model = message.model != model_before
+            entry = replace(entry, names_model=names_model, sources=cited.get(message.id, ()))
             model_before = message.model or model_before
             if message.result is not None:
                 entry = replace(entry, call=calls.get(message.result.call_id))
@@ -343,7 +346,12 @@ class Conversation:
             if isinstance(n_prompt, int) and isinstance(n_output, int):
                 size = ContextSize(n_prompt + n_output)
             else:
-                text = "\n".join([compose_prompt(message.content, message.attachments), *map(call_text, message.calls)])
+                text = "\n".join(
+                    [
+                        compose_prompt(message.content, message.attachments, message.sources),
+                        *map(call_text, message.calls),
+                    ]
+                )
                 n_tokens = n_output if isinstance(n_output, int) else estimated_tokens(text)
                 size = ContextSize(size.n_tokens + n_tokens, is_estimated=size.is_estimated or n_tokens > 0)
         return size

@@ -87,7 +87,7 @@ def _share(tokens: list[int], indexes: range, n_tokens: int) -> None:
 def _estimate(message: Message, factor: float) -> int:
     calls = sum(estimated_tokens(call.name + call.arguments) + _TEMPLATE_TOKENS for call in message.calls)
     n_media = len(media_of(message.attachments))
-    text = compose_prompt(message.content, message.attachments)
+    text = compose_prompt(message.content, message.attachments, message.sources)
     return round((estimated_tokens(text) + calls) * factor) + n_media * _MEDIA_TOKENS + _TEMPLATE_TOKENS
 
 
@@ -439,7 +439,7 @@ def _text_pieces(messages: Sequence[Message], n_tokens: int, n_room: int) -> Ite
     parts = []
     for message in messages:
         calls = "\n".join(f"{call.name} {call.arguments}" for call in message.calls)
-        prompt = compose_prompt(message.content, message.attachments)
+        prompt = compose_prompt(message.content, message.attachments, message.sources)
         parts.append(f"[{message.role}]\n" + "\n\n".join(filter(None, (prompt, calls))))
     text = "\n\n".join(parts)
     pieces = split_text(text, max(1, len(text) * n_room // n_tokens))

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, fields, replace
 from enum import Enum
 from typing import Any, Literal, get_args
 
-from app.protocol.chat import ToolCall
+from app.protocol.chat import Source, ToolCall
 from app.tools.approval import NO_TOOL_SETTINGS, ToolSettings
 from app.tools.tool import ToolResult
 from quantizer.system.errors import StorageError
@@ -72,7 +72,8 @@ class MessageContent:
     """A message without its place in a chat, also a question that is not sent yet. `created_ms` is since 1970, UTC; 0
     is unknown. `stats` are the statistics of an answer under the client's names, `calls` the tools that it calls. A
     message of role "tool" answers one of them: `content` is what the model reads, `result` how the call ended. A
-    summary stands for what was before it on its branch, but for the last `n_kept` messages there."""
+    summary stands for what was before it on its branch, but for the last `n_kept` messages there. `sources` are sent
+    with a question: what was found for it in the person's folders."""
 
     role: Role = "user"
     content: str = ""
@@ -85,6 +86,7 @@ class MessageContent:
     calls: tuple[ToolCall, ...] = ()
     result: ToolResult | None = None
     n_kept: int = 0
+    sources: tuple[Source, ...] = ()
 
     @property
     def is_empty(self) -> bool:
@@ -195,6 +197,20 @@ class Transcript:
     def branch(self) -> tuple[Message, ...]:
         """The messages of the shown branch, from the first to the leaf."""
         return MessageTree(self.messages).path(self.chat.leaf_id)
+
+
+def cited_sources(branch: Iterable[Message]) -> dict[int, tuple[Source, ...]]:
+    """Return the passages that answers of a branch were given, by the answer's id: those sent with its question, then
+    what its calls found, each once. An answer that calls tools is followed by the one that has them."""
+    cited: dict[int, tuple[Source, ...]] = {}
+    found: dict[Source, None] = {}
+    for message in branch:
+        if message.role == "user":
+            found = {}
+        found |= dict.fromkeys((*message.sources, *(message.result.sources if message.result else ())))
+        if message.role == "assistant" and found and not message.calls:
+            cited[message.id] = tuple(found)
+    return cited
 
 
 def provisional_title(text: str) -> str:

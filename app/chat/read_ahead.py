@@ -222,7 +222,8 @@ class ReadAhead:
             parent_id = edited.parent_id
         if parent_id == UNSAVED_ID or not await _can_offer_tools(chat):
             return None
-        beginning = self._typed.beginning(draft.cursor, self._looked_s)
+        # Passages that are searched for the whole question come before it.
+        beginning = "" if chat.searches_first else self._typed.beginning(draft.cursor, self._looked_s)
         question = MessageContent(content=f"{beginning}{_ANY_QUESTION}", attachments=draft.attachments)
         if is_near(chat, parent_id, question):  # older messages become a summary first
             return None

@@ -19,7 +19,7 @@ from app.chat.branches import UNSAVED_ID, Conversation, RemovedMessages
 from app.chat.conversation import MediaFile, Message, MessageContent, MessageState, placed, provisional_title
 from app.chat.store.attachment_files import encode_media
 from app.common.event_log import log_event
-from app.protocol.chat import MediaPart
+from app.protocol.chat import MediaPart, Source
 from app.protocol.errors import ServiceError
 from app.settings.private_files import remove_prefixes
 from quantizer.system.errors import StorageError, UserError
@@ -75,6 +75,9 @@ class StoredChat(Protocol):
     async def add_message(self, parent_id: int | None, message: MessageContent) -> Message:
         """Store a message after `parent_id`, in the prepared chat: a question, a whole summary, or a call before it
         runs."""
+
+    async def write_sources(self, message_id: int, sources: Sequence[Source]) -> None:
+        """Store the passages that are sent with a question."""
 
     async def write_result(self, message_id: int, result: ToolResult) -> None:
         """Store how a call is going, or that it was undone."""
@@ -216,9 +219,8 @@ class InMemoryChat:
 
     async def _nothing_to_store(self, *_args: Any, **_named: Any) -> None: ...
 
-    withdraw = prepare = write_result = finish_call = show = remove = restore = set_title = save_draft = (
-        _nothing_to_store
-    )
+    withdraw = prepare = write_sources = write_result = finish_call = show = remove = restore = _nothing_to_store
+    set_title = save_draft = _nothing_to_store
 
     async def unknown(self, known: Collection[int]) -> Sequence[Message]:  # noqa: ARG002
         return ()
@@ -343,6 +345,9 @@ class SqliteChat:
         return await self._thread.do(
             lambda store: store.messages.add(chat_id, parent_id, message, store.writers.window if is_marked else "")
         )
+
+    async def write_sources(self, message_id: int, sources: Sequence[Source]) -> None:
+        await self._thread.do(lambda store: store.messages.write_sources(message_id, sources))
 
     async def write_result(self, message_id: int, result: ToolResult) -> None:
         await self._thread.do(lambda store: store.messages.write_result(message_id, result))

@@ -25,7 +25,7 @@ from app.protocol.chat import Completed, PromptProgress, ThreadUse, Tool
 from app.protocol.chat import Message as ChatMessage
 from app.protocol.codec import encode
 from app.protocol.errors import NoTemplateError
-from app.tools.approval import ApprovalQuestion, Decision
+from app.tools.approval import KNOWLEDGE, ApprovalQuestion, Decision, ToolSettings
 from app.tools.backend import ToolBackend
 from quantizer.system.errors import UserError
 
@@ -186,7 +186,7 @@ class ChatState:
         self.kept_texts: set[tuple[str, int]] = set()  # of files: corpus and hash of those that the engine was given
         self._keeps_file_texts = keeps_file_texts
         self.pinned_model = self.other_model = ""
-        self.activity: Literal["", "answering", "calling", "summarising"] = ""
+        self.activity: Literal["", "answering", "searching", "calling", "summarising"] = ""
         self.running: RunningAnswer | None = None
         self.thinking_id = ""
         self.offered: Sequence[Tool] = ()
@@ -195,7 +195,7 @@ class ChatState:
         self._n_counted_overhead: int | None = None  # in the last count of the branch; None: as it is set now
         self.approvals = ApprovalQueue(on_approvals)
         self.may_compact = True
-        self._refusals: set[str] = set()  # what was said already
+        self._said: set[str] = set()
         self.figures = AnswerFigures(model=opened.model or self.model)
         self.measure_branch()
 
@@ -232,13 +232,29 @@ class ChatState:
         parts = await self.stored.media_parts(self.conversation.media_files(leaf_id))
         return self.conversation.turns(leaf_id, parts)
 
+    @property
+    def searches_first(self) -> bool:
+        """Whether the person's folders are searched before each question: where the chat wants that, and where the
+        model, as far as known, or its prompt template has no place for the tool that does it."""
+        settings = self.conversation.settings
+        if self.tools is None or not settings.tools.has_knowledge:
+            return False
+        takes_none = self.known_model is not None and self.known_model.takes_tools is False
+        return settings.tools.searches_first or takes_none or bool(template_of(settings.options))
+
+    @property
+    def offered_settings(self) -> ToolSettings:
+        """The settings of the tools that a request offers."""
+        settings = self.conversation.settings.tools
+        return settings.without(KNOWLEDGE) if self.searches_first else settings
+
     async def offer_tools(self) -> None:
         """Offer the tools that are switched on; none with a prompt template, which has no place for them."""
-        settings = self.conversation.settings
-        if self.tools is None or not settings.tools.enabled or template_of(settings.options):
+        settings = self.offered_settings
+        if self.tools is None or not settings.enabled or template_of(self.conversation.settings.options):
             self.offered = ()
         else:
-            self.offered = tuple(tool.definition for tool in await self.tools.offered(settings.tools))
+            self.offered = tuple(tool.definition for tool in await self.tools.offered(settings))
         self.expect_tools(self.offered)
 
     def expect_tools(self, tools: Sequence[Tool], n_tokens: int | None = None) -> None:
@@ -287,8 +303,12 @@ class ChatState:
     def new_refusals(self) -> tuple[str, ...]:
         """Return what the model cannot take of what is switched on in this chat, each sentence once."""
         said = self.known_model.cannot_take(self.conversation.settings) if self.known_model is not None else ()
-        new = tuple(sentence for sentence in said if sentence not in self._refusals)
-        self._refusals.update(new)
+        return self.new_sentences(*said)
+
+    def new_sentences(self, *sentences: str) -> tuple[str, ...]:
+        """Return those that this did not return before in this chat, without empty ones."""
+        new = tuple(sentence for sentence in sentences if sentence and sentence not in self._said)
+        self._said.update(new)
         return new
 
     def context_size(self, leaf_id: int | None) -> ContextSize:

@@ -15,7 +15,7 @@ from types import MappingProxyType
 
 from app.chat.backend import ChatBackend, ChatConnection
 from app.chat.branches import failure_stats
-from app.chat.conversation import MessageState, Scalar
+from app.chat.conversation import Message, MessageState, Scalar
 from app.chat.events import Events, Failed, Finished, Note, Reading, Repeating, Written
 from app.chat.repetition import RepetitionDetector
 from app.chat.repository import AnswerTarget, AnswerWriter
@@ -34,13 +34,13 @@ from app.protocol.chat import (
     AnswerEvent,
     Completed,
     GenerationOptions,
-    Message,
     PromptProgress,
     Tool,
     ToolCallDelta,
     joined_deltas,
     with_deltas,
 )
+from app.protocol.chat import Message as ChatMessage
 from app.protocol.errors import RequestError, ServiceError
 from quantizer.system.errors import UserError
 
@@ -83,9 +83,9 @@ async def answer(chat: ChatState, writer: AnswerWriter, target: AnswerTarget) ->
     try:
         yield Reading(writer.message)
         await chat.client()  # what the model can take is known once it is loaded
-        for sentence in chat.new_refusals():
-            yield Note(sentence)
-        await chat.offer_tools()
+        async with aclosing(_prepare(chat, target)) as events:
+            async for event in events:
+                yield event
         n_before = chat.context_size(writer.message.id).n_tokens
         turns = await chat.turns(writer.message.id if target.continued else target.parent_id)
         is_new = turns[-1].role != "assistant"
@@ -145,6 +145,32 @@ async def answer(chat: ChatState, writer: AnswerWriter, target: AnswerTarget) ->
         yield ending
 
 
+async def _prepare(chat: ChatState, target: AnswerTarget) -> Events:
+    """Say what the model cannot take, search the person's folders where that is done before a question, and note which
+    tools are offered."""
+    for sentence in chat.new_refusals():
+        yield Note(sentence)
+    if (question := _question_to_search(chat, target)) is not None:
+        from app.chat.retrieval import find_passages  # not at the start
+
+        chat.activity = "searching"
+        async with aclosing(find_passages(chat, question)) as events:
+            async for event in events:
+                yield event
+        chat.activity = "answering"
+    await chat.offer_tools()
+
+
+def _question_to_search(chat: ChatState, target: AnswerTarget) -> Message | None:
+    """Return the question of a new answer if the person's folders are to be searched for it: one that was searched for
+    before is sent with the same passages, which the engine has in its cache."""
+    if not chat.searches_first or target.continued is not None or target.parent_id is None:
+        return None
+    is_asked = chat.conversation.messages[target.parent_id].role in ("user", "summary")  # else calls were answered
+    question = chat.conversation.question_of(target.parent_id) if is_asked else None
+    return None if question is None or question.sources else question
+
+
 def _counted(chat: ChatState, progress: PromptProgress) -> dict[str, Scalar]:
     """Return what the engine counted before an answer that may be stopped, as figures of it."""
     if not progress.n_tokens:
@@ -163,7 +189,7 @@ def taken_options(chat: ChatState) -> Mapping[str, Scalar]:
 
 async def stream_answer(
     connection: ChatConnection,
-    turns: Sequence[Message],
+    turns: Sequence[ChatMessage],
     options: Mapping[str, Scalar] = _NO_OPTIONS,
     other_model: Callable[[], str] = lambda: "",
     busy_s: Clock = time.thread_time,
@@ -231,7 +257,7 @@ def remaining_pause_s(drawing_s: float) -> float:
 
 
 def _requested(
-    client: ChatBackend, model: str, turns: Sequence[Message], sent: GenerationOptions, template: str
+    client: ChatBackend, model: str, turns: Sequence[ChatMessage], sent: GenerationOptions, template: str
 ) -> AsyncGenerator[AnswerEvent, None]:
     if template:
         if any(turn.media for turn in turns):

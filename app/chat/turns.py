@@ -76,7 +76,7 @@ def _groups(path: Sequence[Message]) -> Iterator[tuple[bool, list[Message]]]:
 def _sent_texts(message: Message) -> list[str]:
     if message.role == "summary":
         return [summary_turn(message.content)]
-    return prompt_parts(message.content, message.attachments)
+    return prompt_parts(message.content, message.attachments, message.sources)
 
 
 def _answered(messages: Sequence[Message], *, sends_reasoning: bool) -> Iterator[ChatMessage]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from contextlib import aclosing
-from dataclasses import replace
+from dataclasses import asdict, replace
 
 import click
 
@@ -18,7 +18,7 @@ from app.chat.exchange import ask
 from app.chat.repository import InMemoryChatRepository, OpenedChat
 from app.chat.state import ChatState
 from app.chat.tool_switches import RequestedTools
-from app.cli.output.answer import AnswerPrinter, LoadingLine, as_json, calls_json, ending_note, stats_line
+from app.cli.output.answer import AnswerPrinter, LoadingLine, as_json, calls_json, ending_note, source_lines, stats_line
 from app.cli.output.format import print_json
 from app.cli.prompts import AttachedFiles, confirm_load
 from app.cli.resources import show_kept, show_notices
@@ -86,9 +86,12 @@ async def print_answer(
     if wants_json:
         branch = chat.conversation.branch
         answer = as_json(status.id, entry.message.content, cost, entry.message.reasoning, attached.attachments)
-        print_json({**answer, "calls": list(calls_json(branch))} if requested else answer)
+        cited = {"sources": [asdict(source) for source in entry.sources]} if entry.sources else {}
+        print_json({**answer, **cited, "calls": list(calls_json(branch))} if requested else answer)
     elif requested:
         printer.end(ending_note(entry))
+        if entry.sources:
+            printer.print_line(source_lines(entry.sources))
     else:
         click.echo()
     if shows_stats:

@@ -9,12 +9,15 @@ from __future__ import annotations
 import asyncio
 import re
 from collections.abc import Sequence
+from contextlib import AsyncExitStack, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from app.common.terminal import counted, printable_line
-from app.knowledge.models import EmbedderIdentity, TextModels, marked_question
+from app.knowledge.citation import has_changed
+from app.knowledge.models import Connect, EmbedderIdentity, TextModels, marked_question
 from app.knowledge.store import KnowledgeStore, StoredPassage
+from app.protocol.chat import Source
 from quantizer.system.errors import UsageError, UserError
 
 MAX_QUERY_CHARACTERS = 2_000
@@ -49,13 +52,17 @@ class Hit:
     has_changed: bool = False
 
     @property
+    def source(self) -> Source:
+        """The passage as an answer that it is given for cites it."""
+        passage = self.passage.passage
+        path = str(self.passage.path)
+        return Source(path, passage.text, passage.begin, passage.end, passage.page, passage.heading)
+
+    @property
     def place(self) -> str:
         """Where the passage is from, to be cited: "/home/me/soup.pdf, page 3 (Methods > Broth)"."""
-        passage = self.passage.passage
-        page = f", page {passage.page}" if passage.page is not None else ""
-        heading = f" ({printable_line(passage.heading)})" if passage.heading else ""
         changed = " [changed since it was read]" if self.has_changed else ""
-        return f"{printable_line(str(self.passage.path))}{page}{heading}{changed}"
+        return f"{printable_line(self.source.place)}{changed}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,6 +123,19 @@ async def search(
     return Found(checked, tuple(notices))
 
 
+async def connected_search(
+    data_dir: Path, question: str, connect: Connect | None, *, limit: int = 5, reranker: str = ""
+) -> Found:
+    """Search with the models to which `connect` leads; by words alone, which is said, where it leads to none. Raises as
+    `search`."""
+    async with AsyncExitStack() as stack:
+        models: TextModels | None = None
+        if connect is not None:
+            with suppress(UserError):  # no service runs
+                models = await stack.enter_async_context(connect())
+        return await search(data_dir, question, models, limit=limit, reranker=reranker)
+
+
 def _embedder(data_dir: Path) -> EmbedderIdentity | None:
     with KnowledgeStore(data_dir) as store:
         if not store.folders():
@@ -168,9 +188,4 @@ def ranked_by_meaning(store: KnowledgeStore, vector: bytes, limit: int) -> list[
 
 def _checked(hit: Hit) -> Hit:
     """Return a hit that knows whether its file is as it was read."""
-    try:
-        status = hit.passage.path.lstat()
-    except (OSError, ValueError):
-        return replace(hit, has_changed=True)
-    is_same = status.st_size == hit.passage.n_bytes and hit.passage.mtime_ns in (0, status.st_mtime_ns)
-    return replace(hit, has_changed=not is_same)
+    return replace(hit, has_changed=has_changed(hit.passage.path, hit.passage.n_bytes, hit.passage.mtime_ns))

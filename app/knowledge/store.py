@@ -82,6 +82,9 @@ _SCHEMA = Schema(
 )
 
 
+_KNOWN_FILES = "SELECT path, id, n_bytes, mtime_ns, sha256, reader, reason FROM files WHERE folder_id = ?"
+
+
 @dataclass(frozen=True, slots=True)
 class Folder:
     """A folder that was added. `updated_ms` is when all of it was read, in milliseconds since 1970; 0 for never."""
@@ -206,9 +209,8 @@ class KnowledgeStore:
 
     def known_files(self, folder: Folder) -> dict[bytes, KnownFile]:
         """Return the files of a folder by their paths; of 100,000 about 50 MB."""
-        statement = "SELECT path, id, n_bytes, mtime_ns, sha256, reader, reason FROM files WHERE folder_id = ?"
         with self._database.reading() as connection:
-            return {row[0]: KnownFile(*row[1:]) for row in connection.execute(statement, (folder.id,))}
+            return {row[0]: KnownFile(*row[1:]) for row in connection.execute(_KNOWN_FILES, (folder.id,))}
 
     def put(self, folder: Folder, records: Sequence[FileRecord], gone: Iterable[int] = ()) -> None:
         """Store files, in place of what was stored of them, and remove the files with the ids `gone`, in one
@@ -300,6 +302,23 @@ class KnowledgeStore:
                         passage_id, folder, path, row["n_bytes"], row["mtime_ns"], passage
                     )
         return found
+
+    def file_at(self, path: Path) -> KnownFile | None:
+        """Return the file at an absolute path as it was read, None where no folder has it."""
+        for folder in self.folders():
+            if path.is_relative_to(folder.path):
+                values = (folder.id, os.fsencode(path.relative_to(folder.path)))
+                with self._database.reading() as connection:
+                    row = connection.execute(f"{_KNOWN_FILES} AND path = ?", values).fetchone()
+                return KnownFile(*row[1:]) if row else None
+        return None
+
+    def passages_between(self, file: KnownFile, begin: int, end: int) -> list[Passage]:
+        """Return the passages of a file that have characters from `begin` to `end` of its text, in order."""
+        statement = "SELECT * FROM passages WHERE file_id = ? AND end > ? AND begin < ? ORDER BY begin"
+        with self._database.reading() as connection:
+            rows = connection.execute(statement, (file.id, begin, end)).fetchall()
+        return [Passage(row["text"], row["begin"], row["end"], row["heading"], row["page"]) for row in rows]
 
     def summaries(self) -> tuple[FolderSummary, ...]:
         if not self.exists:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
+from pathlib import PurePath
 from typing import Any, Literal, TypeAlias
 
 # A request with this header and value yields to every other one: nobody waits for its answer.
@@ -72,6 +73,31 @@ def with_deltas(calls: tuple[ToolCall, ...], deltas: Iterable[ToolCallDelta]) ->
             changed = replace(call, arguments=call.arguments + delta.arguments)
             calls = (*calls[: delta.index], changed, *calls[delta.index + 1 :])
     return calls
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """A passage of the person's documents that a model was given: `text`, the characters from `begin` to `end` of what
+    was read of the file at `path`, the page that it begins on (None without pages), and the headings above it. Not yet
+    safe for a terminal."""
+
+    path: str
+    text: str
+    begin: int = 0
+    end: int = 0
+    page: int | None = None
+    heading: str = ""
+
+    @property
+    def place(self) -> str:
+        """Where it is from: "/home/me/soup.pdf, page 3 (Methods > Broth)"."""
+        page = "" if self.page is None else f", page {self.page}"
+        return f"{self.path}{page}{f' ({self.heading})' if self.heading else ''}"
+
+    @property
+    def label(self) -> str:
+        """The same with the name of the file alone."""
+        return replace(self, path=PurePath(self.path).name).place
 
 
 @dataclass(frozen=True, slots=True)

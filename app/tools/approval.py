@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum
 from itertools import takewhile
 from typing import Literal, Protocol
@@ -19,6 +19,7 @@ from app.tools.tool import BoundCommand, Effect, Preview, ServerTool
 
 DEFAULT_MAX_ROUNDS = 25
 MAX_ROUNDS = 1000  # that a person may allow
+KNOWLEDGE = "knowledge"  # the server whose tool searches the person's folders
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,15 +51,26 @@ class ApprovalRule:
 class ToolSettings:
     """The tools of a chat. `enabled` has "server/tool", or "server" for all that it has; nothing is on by default.
     `folders` are the absolute paths that files may be read and written in. An answer has at most `max_rounds` rounds of
-    calls and results before the person is asked to go on."""
+    calls and results before the person is asked to go on. With `searches_first` the person's folders, where that tool
+    is on, are searched before each question instead of by calls."""
 
     enabled: tuple[str, ...] = ()
     folders: tuple[str, ...] = ()
     rules: tuple[ApprovalRule, ...] = ()
     max_rounds: int = DEFAULT_MAX_ROUNDS
+    searches_first: bool = False
 
     def has(self, server: str, tool: str) -> bool:
         return server in self.enabled or f"{server}/{tool}" in self.enabled
+
+    @property
+    def has_knowledge(self) -> bool:
+        """Whether answers may use the person's folders."""
+        return any(name.partition("/")[0] == KNOWLEDGE for name in self.enabled)
+
+    def without(self, server: str) -> ToolSettings:
+        """Return these settings with all tools of a server switched off."""
+        return replace(self, enabled=tuple(name for name in self.enabled if name.partition("/")[0] != server))
 
 
 NO_TOOL_SETTINGS = ToolSettings()

@@ -16,7 +16,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from app.protocol.chat import ToolCall
+from app.protocol.chat import Source, ToolCall
 from app.tools.approval import (
     ApprovalQuestion,
     ApprovalRule,
@@ -181,12 +181,22 @@ class _RunningCall:
         failed = ToolOutcome.TIMED_OUT if output.is_timed_out else ToolOutcome.FAILED
         outcome = failed if output.is_error or output.is_timed_out else ToolOutcome.DONE
         n_bytes = len(output.text.encode("utf-8", "replace")) if output.n_bytes is None else output.n_bytes
-        return self.finished(outcome, output.text, output.detail, n_bytes)
+        sources = tuple(replace(each, text=cleaned(each.text)) for each in output.sources)
+        return self.finished(outcome, output.text, output.detail, n_bytes, sources)
 
-    def finished(self, outcome: ToolOutcome, text: str, detail: str = "", n_bytes: int = 0) -> FinishedCall:
+    def finished(
+        self, outcome: ToolOutcome, text: str, detail: str = "", n_bytes: int = 0, sources: tuple[Source, ...] = ()
+    ) -> FinishedCall:
         """Return the end of the call. An empty text is said to be empty: a model takes nothing for an error."""
         duration_s = time.monotonic() - self._begun_s
-        result = replace(self._result, outcome=outcome, detail=_line(detail), n_bytes=n_bytes, duration_s=duration_s)
+        result = replace(
+            self._result,
+            outcome=outcome,
+            detail=_line(detail),
+            n_bytes=n_bytes,
+            duration_s=duration_s,
+            sources=sources,
+        )
         return FinishedCall(bounded(text, self._request.max_characters) or "(no output)", result, self.rule)
 
 

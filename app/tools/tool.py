@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, Literal, Protocol, runtime_checkable
 
 from app.common.terminal import printable_paste
-from app.protocol.chat import Tool
+from app.protocol.chat import Source, Tool
 
 
 class ToolOutcome(Enum):
@@ -45,7 +45,7 @@ class ToolResult:
     """The result of call `call_id` of `tool` on `server`; `title` is what it did in a line ("read notes.md"). `detail`
     says how it went ("exit status 1", "+3 −1 lines"). `n_bytes` is the size of the whole output, of which the message
     may have a part. `diff` is what a write changes, as the question before it showed that, bounded. `changes` are
-    undone by the file history; those of a call that `is_undone` were."""
+    undone by the file history; those of a call that `is_undone` were. `sources` are passages of documents in it."""
 
     call_id: str
     tool: str
@@ -58,6 +58,7 @@ class ToolResult:
     diff: str = ""
     changes: tuple[FileChange, ...] = ()
     is_undone: bool = False
+    sources: tuple[Source, ...] = ()
 
 
 MAX_CHARACTERS = 24_000  # about 8,000 tokens
@@ -179,13 +180,14 @@ class ToolProgress:
 class ToolOutput:
     """What a call returned: text of any length and content, still untrusted and unbounded, and how it went in a line.
     `n_bytes` is the size of the whole, if `text` is only a part of it. A call that `is_timed_out` was stopped by its
-    server because of its time."""
+    server because of its time. `sources` are the passages of documents in the text, which the answer may cite."""
 
     text: str
     is_error: bool = False
     detail: str = ""
     n_bytes: int | None = None
     is_timed_out: bool = False
+    sources: tuple[Source, ...] = ()
 
 
 async def _record_nothing(_: FileChange) -> None: ...

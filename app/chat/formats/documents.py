@@ -7,20 +7,29 @@ rendered without raw HTML. Pictures and sounds follow at the end of a document, 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from html import escape
 from typing import TYPE_CHECKING
 
 from app.chat.attachments.parsing import fenced
-from app.chat.conversation import Attachment, MediaFile, Message, MessageState, Transcript, call_text
+from app.chat.conversation import (
+    Attachment,
+    MediaFile,
+    Message,
+    MessageState,
+    Transcript,
+    call_text,
+    cited_sources,
+)
 from app.chat.formats.json_reader import ContentOf, data_url
+from app.protocol.chat import Source
 from app.tools.tool import ToolOutcome
 
 if TYPE_CHECKING:
     from markdown_it import MarkdownIt
 
 
-_IN_A_LABEL = re.compile(r"([\\\[\]`*_<>])")
+_IN_A_LABEL, _ESCAPED = re.compile(r"([\\\[\]`*_<>])"), r"\\\1"
 
 _FENCE = re.compile(r"^ {0,3}(`{3,}|~{3,})(.*)$", re.MULTILINE)
 _SPEAKERS = {"user": "You", "system": "System", "tool": "Tool", "summary": "Summary"}
@@ -34,8 +43,9 @@ def markdown(transcripts: Iterable[Transcript], content_of: ContentOf | None = N
         yield f"# {' '.join(chat.title.split()) or 'Untitled'}\n\n"
         if chat.settings.system:
             yield f"## System prompt\n\n{closed(chat.settings.system)}\n\n"
+        cited = cited_sources(transcript.branch)
         for message in transcript.branch:
-            yield _section(message, shown if content_of else None, transcript)
+            yield _section(message, shown if content_of else None, transcript, cited.get(message.id, ()))
     for name, file in shown.items():
         if content_of is not None:
             yield f"[{name}]: {data_url(file, content_of(file))}\n"
@@ -72,9 +82,11 @@ def closed(text: str) -> str:
     return f"{text}\n{fence}" if fence else text
 
 
-def _section(message: Message, shown: dict[str, MediaFile] | None, transcript: Transcript) -> str:
+def _section(
+    message: Message, shown: dict[str, MediaFile] | None, transcript: Transcript, sources: Sequence[Source]
+) -> str:
     if message.result is not None:
-        title = _IN_A_LABEL.sub(r"\\\1", result_title(message))
+        title = _IN_A_LABEL.sub(_ESCAPED, result_title(message))
         return f"## {speaker(message)}: {title}\n\n{fenced(message.content)}\n\n"
     parts = [f"## {speaker(message)}"]
     if message.reasoning:
@@ -84,9 +96,16 @@ def _section(message: Message, shown: dict[str, MediaFile] | None, transcript: T
     parts += [fenced(call_text(call)) for call in message.calls]
     for attachment in message.attachments:
         parts += _attached(attachment, shown)
+    if sources:
+        parts.append("Sources:")
+        parts.append("\n".join(f"{n}. {_IN_A_LABEL.sub(_ESCAPED, place)}" for n, place in _places(sources)))
     if message.state is MessageState.PARTIAL:
         parts.append(f"*({_unfinished(message, transcript)})*")
     return "\n\n".join(parts) + "\n\n"
+
+
+def _places(sources: Sequence[Source]) -> Iterator[tuple[int, str]]:
+    return ((number, " ".join(source.place.split())) for number, source in enumerate(sources, start=1))
 
 
 def _unfinished(message: Message, transcript: Transcript) -> str:
@@ -103,7 +122,7 @@ def _attached(attachment: Attachment, shown: dict[str, MediaFile] | None) -> Ite
         assert shown is not None
         name = f"media-{file.sha256[:16]}"
         shown[name] = file
-        label = _IN_A_LABEL.sub(r"\\\1", " ".join(attachment.name.split()))
+        label = _IN_A_LABEL.sub(_ESCAPED, " ".join(attachment.name.split()))
         label = label if len(attachment.media) == 1 else f"{label}, {number}"
         yield f"{'' if file.is_sound else '!'}[{label}][{name}]"
     if attachment.content:
@@ -140,14 +159,19 @@ def page(transcripts: Iterable[Transcript], content_of: ContentOf) -> Iterator[s
         yield f"<article>\n<h1>{escape(transcript.chat.title or 'Untitled')}</h1>\n"
         if transcript.chat.settings.system:
             yield _folded("System prompt", transcript.chat.settings.system)
+        cited = cited_sources(transcript.branch)
         for message in transcript.branch:
-            yield from _html_section(message, renderer, content_of, transcript)
+            yield from _html_section(message, renderer, content_of, transcript, cited.get(message.id, ()))
         yield "</article>\n"
     yield "</body></html>\n"
 
 
 def _html_section(
-    message: Message, renderer: MarkdownIt, content_of: ContentOf, transcript: Transcript
+    message: Message,
+    renderer: MarkdownIt,
+    content_of: ContentOf,
+    transcript: Transcript,
+    sources: Sequence[Source],
 ) -> Iterator[str]:
     yield f'<section class="{message.role}">\n<h2>{escape(speaker(message))}</h2>\n'
     if message.result is not None:
@@ -165,6 +189,8 @@ def _html_section(
             yield f"<figure>{shown}<figcaption>{escape(attachment.label)}</figcaption></figure>\n"
         if attachment.content or not attachment.media:
             yield _folded(attachment.name, attachment.content)
+    if sources:
+        yield f"<p>Sources:</p>\n<ol>{''.join(f'<li>{escape(place)}</li>' for _, place in _places(sources))}</ol>\n"
     if message.state is MessageState.PARTIAL:
         yield f"<p><em>({_unfinished(message, transcript)})</em></p>\n"
     yield "</section>\n"

@@ -33,7 +33,7 @@ from app.chat.formats.json_reader import (
     TreeNode,
     import_tree,
 )
-from app.protocol.chat import ToolCall
+from app.protocol.chat import Source, ToolCall
 from app.protocol.codec import encode
 from app.tools.approval import DEFAULT_MAX_ROUNDS, MAX_ROUNDS, NO_TOOL_SETTINGS, ApprovalRule, ToolSettings
 from app.tools.tool import ToolOutcome, ToolResult
@@ -43,6 +43,8 @@ _FORMAT = "localllm-chat"
 _VERSION = 1
 _VERSION_WITH_MEDIA = 2  # one that knows no media must not lose them silently
 _VERSION_WITH_TOOLS = 3  # the same of calls, results, summaries and settings of tools
+_VERSION_WITH_SOURCES = 4  # and of the passages that answers cite
+_VERSIONS = (_VERSION, _VERSION_WITH_MEDIA, _VERSION_WITH_TOOLS, _VERSION_WITH_SOURCES)
 
 
 def localllm_json(transcripts: Iterable[Transcript], content_of: ContentOf) -> Iterator[str]:
@@ -61,7 +63,7 @@ def is_localllm(chat: JsonField) -> bool:
 
 def read_localllm(chat: JsonField) -> ImportedChat:
     """Return the chat. Raises FormatError for a newer version or an invalid value."""
-    if chat.at("version").value not in (_VERSION, _VERSION_WITH_MEDIA, _VERSION_WITH_TOOLS):
+    if chat.at("version").value not in _VERSIONS:
         raise FormatError(chat.at("version").place, "is not supported: update localllm")
     media = ImportedMedia()
     settings = chat.at("settings")
@@ -100,6 +102,8 @@ def _exported(transcript: Transcript, content_of: ContentOf) -> Iterator[str]:
 def _version(transcript: Transcript) -> int:
     """Return the version that a reader must know so as to lose nothing."""
     messages = transcript.messages
+    if any(each.sources or (each.result and each.result.sources) for each in messages):
+        return _VERSION_WITH_SOURCES
     has_tools = transcript.chat.settings.tools != NO_TOOL_SETTINGS
     if has_tools or any(each.calls or each.result or each.role == "summary" for each in messages):
         return _VERSION_WITH_TOOLS
@@ -113,7 +117,7 @@ def _exported_message(message: Message, content_of: ContentOf) -> dict[str, obje
         media = [{**asdict(file), "base64": base64.b64encode(content_of(file)).decode()} for file in each.media]
         attachments.append({**asdict(each), "media": media})
     exported = {**encode(message), "attachments": attachments}
-    unused = [name for name in ("calls", "result", "n_kept") if not exported[name]]
+    unused = [name for name in ("calls", "result", "n_kept", "sources") if not exported[name]]
     return {name: value for name, value in exported.items() if name not in unused}
 
 
@@ -145,6 +149,7 @@ def _node(message: JsonField, media: ImportedMedia) -> TreeNode:
         ),
         result=_result(message.at("result"), media.skipped),
         n_kept=int(message.at("n_kept").number()),
+        sources=_sources(message.at("sources")),
     )
     return TreeNode(_key(message.at("parent_id")) or None, content)
 
@@ -186,6 +191,21 @@ def _result(result: JsonField, skipped: list[SkippedItem]) -> ToolResult | None:
         duration_s=result.at("duration_s").number(),
         diff=result.at("diff").text(),
         is_undone=result.at("is_undone").flag(),
+        sources=_sources(result.at("sources")),
+    )
+
+
+def _sources(sources: JsonField) -> tuple[Source, ...]:
+    return tuple(
+        Source(
+            source.at("path").text(),
+            source.at("text").text(),
+            int(source.at("begin").number()),
+            int(source.at("end").number()),
+            int(source.at("page").number()) if source.at("page").is_given else None,
+            source.at("heading").text(),
+        )
+        for source in sources.items()
     )
 
 

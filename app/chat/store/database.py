@@ -13,7 +13,7 @@ from dataclasses import asdict
 
 from app.chat.conversation import Attachment, Chat, ChatSettings, MediaFile, Message, MessageContent, MessageState
 from app.common.database import Schema
-from app.protocol.chat import ToolCall
+from app.protocol.chat import Source, ToolCall
 from app.protocol.codec import decode, encode
 from app.tools.approval import NO_TOOL_SETTINGS
 from app.tools.tool import ToolResult
@@ -147,6 +147,9 @@ _WRITERS = (
     ) STRICT, WITHOUT ROWID""",
 )
 
+# Passages of the person's documents that are sent with a question.
+_SOURCES = ("ALTER TABLE messages ADD COLUMN sources TEXT NOT NULL DEFAULT '[]'",)
+
 STEPS: tuple[tuple[str, ...], ...] = (
     (*_CHATS, *_word_index("messages", "content"), *_word_index("chats", "title")),
     _DRAFTS,
@@ -154,6 +157,7 @@ STEPS: tuple[tuple[str, ...], ...] = (
     _MEDIA_FILES,
     _TOOL_CALLS,
     _WRITERS,
+    _SOURCES,
 )
 
 
@@ -209,6 +213,7 @@ def message_of(row: sqlite3.Row) -> Message:
         calls=tuple(decode(ToolCall, call) for call in json.loads(row["calls"])),
         result=decode(ToolResult, json.loads(row["result"])) if row["result"] else None,
         n_kept=row["n_kept"],
+        sources=tuple(decode(Source, source) for source in json.loads(row["sources"])),
     )
 
 
@@ -225,6 +230,10 @@ def attachments_json(attachments: Iterable[Attachment]) -> str:
 
 def calls_json(calls: Iterable[ToolCall]) -> str:
     return _json(encode(list(calls)))
+
+
+def sources_json(sources: Iterable[Source]) -> str:
+    return _json(encode(list(sources)))
 
 
 def result_json(result: ToolResult | None) -> str:
@@ -263,6 +272,7 @@ def message_columns(message: MessageContent) -> Mapping[str, str | int]:
         "calls": calls_json(message.calls),
         "result": result_json(message.result),
         "n_kept": message.n_kept,
+        "sources": sources_json(message.sources),
     }
 
 

@@ -31,12 +31,13 @@ from app.chat.store.database import (
     now_ms,
     result_json,
     settings_json,
+    sources_json,
     storable,
 )
 from app.chat.store.search import ANYTHING, ChatFilter
 from app.chat.store.writers import Writers, mark_writer
 from app.common.database import Database
-from app.protocol.chat import ToolCall
+from app.protocol.chat import Source, ToolCall
 from app.protocol.codec import decode
 from app.protocol.status import LEAST_MEASURED_TOKENS, AnswerRecord
 from app.tools.tool import ToolResult
@@ -276,6 +277,11 @@ class Messages:
             if n_changed:  # none of a chat that was purged meanwhile
                 _index_calls(connection, message_id, answer.calls)
             _touch_chat_of(connection, message_id)
+
+    def write_sources(self, message_id: int, sources: Iterable[Source]) -> None:
+        """Store the passages that are sent with a question. When this returns they are on the disk."""
+        with self._database.writing() as connection:
+            connection.execute("UPDATE messages SET sources = ? WHERE id = ?", (sources_json(sources), message_id))
 
     def write_result(self, message_id: int, result: ToolResult) -> None:
         """Store how the call of a tool message is going, or that it was undone; its text and state stay. When this

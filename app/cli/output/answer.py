@@ -23,7 +23,7 @@ from app.cli.approval import TerminalApprover
 from app.cli.output.format import styled
 from app.cli.output.word_wrap import WordWrap
 from app.common.terminal import printable, printable_line
-from app.protocol.chat import Completed
+from app.protocol.chat import Completed, Source
 from app.protocol.status import ModelStatus
 from app.tools.display import result_text
 
@@ -198,6 +198,12 @@ def whole_words(text: str, stream: TextIO | None) -> str:
 def ending_note(entry: TranscriptEntry) -> str:
     """Return how an answer ended, or what is there in place of its text; empty where it ended as usual."""
     return empty_answer_text(entry) or _ENDINGS.get(entry.ending, "")
+
+
+def source_lines(sources: Sequence[Source]) -> str:
+    """Return the passages that an answer was given, a line each, as it cites them."""
+    places = (f"[{number}] {printable_line(source.place)}" for number, source in enumerate(sources, start=1))
+    return "\n".join(("Sources:", *places))
 
 
 def stats_line(completed: Completed) -> str:

@@ -9,26 +9,26 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Mapping
-from contextlib import AsyncExitStack, suppress
 from pathlib import Path
 from typing import Any
 
 from app.chat.attachments.parsing import fenced
 from app.common.terminal import counted
-from app.knowledge.models import Connect, TextModels
-from app.knowledge.search import Found, search
+from app.knowledge.models import Connect
+from app.knowledge.search import Found, connected_search
 from app.knowledge.store import KnowledgeStore
 from app.protocol.chat import Tool
+from app.tools.approval import KNOWLEDGE
 from app.tools.tool import CallContext, Effect, Preview, ServerStatus, ServerTool, ToolOutput
 from quantizer.system.errors import UserError
 
-_SERVER = "knowledge"
 _DEFAULT_RESULTS, _MOST_RESULTS = 5, 20
-_MAX_QUERY_CHARACTERS = 500
+MAX_QUERY_CHARACTERS = 500
+DETAIL_SEPARATOR = "; "  # in the detail of a call: between how many were found and what the search had to do without
 _SHOWN_CHARACTERS = 120
 
 SEARCH_KNOWLEDGE = ServerTool(
-    _SERVER,
+    KNOWLEDGE,
     "search_knowledge",
     Tool(
         "search_knowledge",
@@ -40,7 +40,7 @@ SEARCH_KNOWLEDGE = ServerTool(
                 "query": {
                     "type": "string",
                     "minLength": 1,
-                    "maxLength": _MAX_QUERY_CHARACTERS,
+                    "maxLength": MAX_QUERY_CHARACTERS,
                     "description": "What to find: a question, or words that the documents may use.",
                 },
                 "max_results": {
@@ -64,7 +64,7 @@ class KnowledgeServer:
     """A `ToolServer` for the knowledge in `data_dir`; `connect` leads to the models that find by meaning, None where
     there are none. `reranker` orders what was found, "" for none."""
 
-    name = _SERVER
+    name = KNOWLEDGE
 
     def __init__(self, data_dir: Path, connect: Connect | None, reranker: str = "") -> None:
         self._data_dir = data_dir
@@ -76,10 +76,10 @@ class KnowledgeServer:
             with KnowledgeStore(self._data_dir) as store:
                 has_folders = bool(store.folders())
         except UserError as error:
-            return ServerStatus(_SERVER, "built in", "failed", problem=str(error))
+            return ServerStatus(KNOWLEDGE, "built in", "failed", problem=str(error))
         if not has_folders:
-            return ServerStatus(_SERVER, "built in", "absent")
-        return ServerStatus(_SERVER, "built in", "ready", (SEARCH_KNOWLEDGE,))
+            return ServerStatus(KNOWLEDGE, "built in", "absent")
+        return ServerStatus(KNOWLEDGE, "built in", "ready", (SEARCH_KNOWLEDGE,))
 
     async def tools(self) -> tuple[ServerTool, ...]:
         return (await asyncio.to_thread(self.status)).tools
@@ -93,14 +93,11 @@ class KnowledgeServer:
         """Return the passages for a question, as many as fit. Raises UserError."""
         del tool
         limit = int(arguments.get("max_results", _DEFAULT_RESULTS))
-        async with AsyncExitStack() as stack:
-            models: TextModels | None = None
-            if self._connect is not None:
-                with suppress(UserError):  # where no service runs the search says that it had words alone
-                    models = await stack.enter_async_context(self._connect())
-            found = await search(self._data_dir, arguments["query"], models, limit=limit, reranker=self._reranker)
+        query = arguments["query"]
+        found = await connected_search(self._data_dir, query, self._connect, limit=limit, reranker=self._reranker)
         text, n_shown = _as_text(found, context.max_characters)
-        return ToolOutput(text, detail=counted(n_shown, "passage"))
+        detail = DETAIL_SEPARATOR.join((counted(n_shown, "passage"), *found.notices))
+        return ToolOutput(text, detail=detail, sources=tuple(hit.source for hit in found.hits[:n_shown]))
 
     async def close(self) -> None:
         """Nothing runs between calls."""

@@ -10,6 +10,7 @@ from pathlib import Path
 from app.common.event_log import log_event
 from app.knowledge.models import Connect
 from app.settings.settings import settings_file
+from app.tools.approval import KNOWLEDGE
 from app.tools.builtin.commands import CommandServer
 from app.tools.builtin.files import FileServer
 from app.tools.builtin.knowledge import KnowledgeServer
@@ -20,7 +21,7 @@ from app.tools.runner import ToolRunner
 from app.tools.tool import ToolServer
 from quantizer.system.errors import StorageError
 
-_TRUSTED = ("files", "knowledge")  # what only reads in the folders that a person named needs no question
+_TRUSTED = ("files", KNOWLEDGE)  # what only reads in the folders that a person named needs no question
 
 
 def tool_runner(

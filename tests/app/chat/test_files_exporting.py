@@ -28,7 +28,7 @@ from app.chat.files import EXPORTS, export_of, export_to, import_file, read_chat
 from app.chat.formats.documents import closed, markdown
 from app.chat.formats.json_reader import ImportedChat
 from app.chat.store.chat_store import ChatStore
-from app.protocol.chat import ToolCall
+from app.protocol.chat import Source, ToolCall
 from app.tools.tool import FileChange, ToolOutcome, ToolResult
 from quantizer.system.errors import StorageError, UsageError
 from tests.app.chat.attachments.files import picture_of, wav_of
@@ -98,6 +98,21 @@ def _with_tools(text: str) -> Transcript:
         Message(id=4, parent_id=3, role="summary", content=text, n_kept=2),
     )
     return Transcript(Chat(id=1, title=text, created_ms=1, updated_ms=2, leaf_id=4), messages)
+
+
+def _with_sources(text: str) -> Transcript:
+    """Return a chat whose question was sent with a passage, and whose second answer has one by a call."""
+    asked = Source(f"/papers/{text}", text, 3, 9, 2, text)
+    result = ToolResult(call_id="c", tool="search_knowledge", sources=(Source("/papers/b.md", text),))
+    messages = (
+        Message(id=1, parent_id=None, role="user", content=text, sources=(asked,)),
+        Message(id=2, parent_id=1, role="assistant", content="One [1]."),
+        Message(id=3, parent_id=2, role="user", content=text),
+        Message(id=4, parent_id=3, role="assistant", content="", calls=(ToolCall("c", "search_knowledge"),)),
+        Message(id=5, parent_id=4, role="tool", content=text, result=result),
+        Message(id=6, parent_id=5, role="assistant", content="Two."),
+    )
+    return Transcript(Chat(id=1, title="t", created_ms=1, updated_ms=2, leaf_id=6), messages)
 
 
 def _export(name: str, *transcripts: Transcript) -> str:
@@ -253,9 +268,28 @@ def test_pictures_and_sounds_survive_an_export_and_an_import(tmp_path: Path, sto
 
 
 def test_only_chats_with_media_or_tools_have_a_version_that_others_do_not_read() -> None:
-    chats = (_transcript("t"), _with_media("n"), _with_tools("t"))
+    chats = (_transcript("t"), _with_media("n"), _with_tools("t"), _with_sources("t"))
     versions = [json.loads(_export("json", chat))[0]["version"] for chat in chats]
-    assert versions == [1, 2, 3]
+    assert versions == [1, 2, 3, 4]
+
+
+@pytest.mark.parametrize("text", ["leeks", "\x1b[31m", "日本 🏞", *HOSTILE])
+def test_the_sources_of_answers_are_imported_as_they_were(text: str, tmp_path: Path, store: ChatStore) -> None:
+    (tmp_path / "chats.json").write_text(_export("json", _with_sources(text)), encoding="utf-8")
+    (imported_id,) = import_file(tmp_path / "chats.json", store).ids
+    found = store.messages.of(imported_id)
+    original = _with_sources(text).messages
+    assert [message.sources for message in found] == [message.sources for message in original]
+    assert found[4].result == original[4].result
+
+
+def test_documents_list_the_sources_below_each_answer() -> None:
+    text = _export("markdown", _with_sources("soup.pdf"))
+    assert "One [1].\n\nSources:\n\n1. /papers/soup.pdf, page 2 (soup.pdf)\n" in text
+    assert "Two.\n\nSources:\n\n1. /papers/b.md\n" in text
+    assert text.count("Sources:") == 2
+    page = _export("html", _with_sources("<b>"))
+    assert "<ol><li>/papers/&lt;b&gt;, page 2 (&lt;b&gt;)</li></ol>" in page
 
 
 def test_a_chat_without_tools_is_exported_as_before_there_were_any() -> None:

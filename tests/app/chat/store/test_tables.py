@@ -11,7 +11,7 @@ from app.chat.store.chat_store import ChatStore
 from app.chat.store.database import storable
 from app.chat.store.search import ChatFilter
 from app.chat.store.tables import PAGE_SIZE, UnknownChatError
-from app.protocol.chat import ToolCall
+from app.protocol.chat import Source, ToolCall
 from app.tools.tool import FileChange, ToolOutcome, ToolResult
 from quantizer.system.errors import StorageError
 
@@ -189,8 +189,10 @@ def test_a_message_round_trips(store: ChatStore) -> None:
             duration_s=0.5,
             changes=(FileChange("/a", "", "ab", 0o644),),
             is_undone=True,
+            sources=(Source("/a.md", "salt"),),
         ),
         n_kept=4,
+        sources=(Source("/soup.pdf", "broth", 7, 12, 3, "Methods > Broth"),),
     )
     chat_id = store.chats.create().id
     added = store.messages.add(chat_id, None, said)

@@ -8,7 +8,8 @@ import pytest
 from app.chat.conversation import Message
 from app.chat.events import Repeating, Written
 from app.chat.state import ApprovalQueue
-from app.cli.output.answer import AnswerPrinter, BusyLine, LoadingLine, as_json, stats_line
+from app.cli.output.answer import AnswerPrinter, BusyLine, LoadingLine, as_json, source_lines, stats_line
+from app.protocol.chat import Source
 from tests.app.client.scripted_client import COMPLETED, LOADING, READY
 
 MESSAGE = Message(id=1, parent_id=None, role="assistant", content="")
@@ -38,6 +39,11 @@ def test_the_stats_include_what_drafts_saved() -> None:
     drafted = replace(COMPLETED, n_drafted_tokens=9, n_accepted_tokens=6, tokens_per_pass=2.0, saved_s=0.5)
     assert "12 out · drafts 6 of 9 accepted, 2.00 tokens per pass, about 0.50 s saved · stop" in stats_line(drafted)
     assert as_json("guide", "text", drafted)["usage"]["accepted_tokens"] == 6
+
+
+def test_the_sources_of_an_answer_are_numbered_and_safe_to_print() -> None:
+    sources = (Source("/papers/soup.pdf", "text", page=3), Source("/papers/\x1b[31ma\nb.md", "text", heading="Broth"))
+    assert source_lines(sources) == "Sources:\n[1] /papers/soup.pdf, page 3\n[2] /papers/[31ma b.md (Broth)"
 
 
 def test_the_json_has_the_promised_keys() -> None:
