@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator
 from dataclasses import dataclass
 
 from app.knowledge.models import EmbedderIdentity, TextModels, marked_passage
@@ -20,12 +20,12 @@ class EmbedProgress:
 
 
 async def embed_passages(
-    store: KnowledgeStore, models: TextModels, embedder: EmbedderIdentity
-) -> AsyncIterator[EmbedProgress]:
+    store: KnowledgeStore, models: TextModels, embedder: EmbedderIdentity, n_batch: int = _BATCH
+) -> AsyncGenerator[EmbedProgress, None]:
     """Give each passage its vector, and yield how far it is. `embedder` must be the store's (`use_embedder`).
     Cancelling keeps the batches that are stored. Raises StorageError, and the errors of `models`."""
     n_done, n_total, last_id = 0, store.n_without_vector(), 0
-    while waiting := store.without_vector(last_id, _BATCH):
+    while waiting := store.without_vector(last_id, n_batch):
         texts = [marked_passage(text, embedder.model) for _, text in waiting]
         vectors = await models.embed(texts, embedder.model)
         store.put_vectors(embedder, zip((passage_id for passage_id, _ in waiting), vectors, strict=True))

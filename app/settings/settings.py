@@ -388,6 +388,12 @@ class Settings:
         title="Search folders by meaning",
         unset="auto",
     )
+    update_knowledge: bool = _chat(
+        True,
+        "Read what changed in folders of knowledge while the app runs (`localllm help knowledge`): behind everything "
+        "else, and not on battery.",
+        title="Update folders",
+    )
     reranker: str = _chat(
         "",
         "Reranking model that puts the passages found in folders in order: a name in the library.",

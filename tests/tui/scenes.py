@@ -10,6 +10,8 @@ from typing import Any
 from app.chat.conversation import Chat, Message, Transcript
 from app.chat.repository import SqliteChatRepository
 from app.chat.store.chat_store import ChatStore
+from app.knowledge.passages import Passage
+from app.knowledge.store import FileRecord, KnowledgeStore
 from app.protocol.chat import Tool, ToolCall
 from app.protocol.errors import ContextOverflowError
 from app.protocol.job import Job
@@ -350,6 +352,27 @@ def _tools() -> FakeToolBackend:
     return FakeToolBackend(FakeToolServer("project", tools, script))
 
 
+def _keep_documents() -> None:
+    broth, salt = "# Broth\n\nIt simmers for three hours, without a lid.", "# Salt\n\nA pinch of it is enough for four."
+    n_broth, n_all = len(broth), len(broth) + 2 + len(salt)
+    passages = (Passage(broth, 0, n_broth, "Broth"), Passage(salt, n_broth + 2, n_all, "Salt"))
+    with KnowledgeStore(Path("data")) as store:
+        folder = store.add_folder(Path("/home/me/recipes"))
+        soup = FileRecord(b"soup.md", n_all, 1, "hash", passages=passages)
+        photo = FileRecord(b"photo.png", 12, 1, reason="it is a picture")
+        store.put(folder, [soup, photo])
+        store.mark_updated(folder)
+
+
+def _without_tools() -> ScriptedClient:
+    """A model that calls no tools, so that folders are searched before a question."""
+    reply = ScriptedReply(deltas=("It simmers for three hours [1].",))
+    return ScriptedClient(reply, model=replace(READY, takes_tools=False))
+
+
+SEARCHED: Step = ("'/knowledge on' enter", "searched before each question", "tools: knowledge")
+
+
 def _calling(*calls: ToolCall) -> Callable[[], ScriptedClient]:
     return lambda: ScriptedClient(ScriptedReply(calls=calls), ScriptedReply(deltas=("The sum is right now.",)))
 
@@ -489,6 +512,27 @@ SCENES = (
         tools=_tools,
     ),
     Scene(name="tools", steps=(SWITCHED, ("'/tools' enter", "Tools of this chat", "3 tools")), tools=_tools),
+    Scene(
+        name="knowledge",
+        steps=(("'/knowledge' enter", "recipes", "2 passages", "found by words alone"),),
+        furnish=_keep_documents,
+    ),
+    Scene(
+        name="sources",
+        steps=(SEARCHED, ("'How long does broth simmer?' enter", "[1] soup.md (Broth)", "48 tokens a second")),
+        client=_without_tools,
+        furnish=_keep_documents,
+    ),
+    Scene(
+        name="citation",
+        steps=(
+            SEARCHED,
+            ("'How long does broth simmer?' enter", "48 tokens a second"),
+            ("'/source 1' enter", "/home/me/recipes/soup.md", "A pinch of it"),
+        ),
+        client=_without_tools,
+        furnish=_keep_documents,
+    ),
     Scene(name="slash", steps=(("slash", "Start a new chat"),)),
     Scene(name="options", steps=(("'/options' enter", "Options of the answers"),)),
     Scene(name="palette", steps=(("ctrl+p", "Search commands, models", "Ctrl+Down"),)),

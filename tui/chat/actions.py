@@ -6,7 +6,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Coroutine, Mapping
 from functools import lru_cache, partial
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
 from textual.events import Paste
 from textual.worker import Worker
@@ -16,7 +16,9 @@ from app.chat.conversation import MessageContent
 from app.chat.session import ANSWERED_ELSEWHERE, OpenChat, joined
 from app.chat.steps import undone_text
 from app.common.terminal import printable_line
+from app.protocol.chat import Source
 from quantizer.system.errors import StorageError, UsageError
+from quantizer.system.files import is_file
 from tui.chat.composer.composer import Composer
 from tui.chat.composer.prompt_input import PromptInput
 from tui.chat.composer.templates import VARIABLE
@@ -30,6 +32,9 @@ from tui.context import BaseApp
 from tui.history.sidebar import ChatSidebar
 from tui.markdown.document import code_blocks
 from tui.widgets.screens import CommandScreen
+
+if TYPE_CHECKING:
+    from tui.knowledge.updater import KnowledgeUpdater
 
 
 class ChatView:
@@ -129,6 +134,7 @@ _EDITING: Mapping[str, str] = {
 
 
 _NOT_WHILE_ANSWERING = ("edit", "delete")
+_LOOK_FOR_FOLDERS_S = 60.0
 
 
 @lru_cache(1)
@@ -285,6 +291,29 @@ class MessageActions:
         else:
             raise UsageError(f"There is no code block {wanted}.", f"There are {len(blocks)} code blocks.")
 
+    def open_source(self, number: str = "") -> None:
+        """Show a passage that the selected answer was given, or the last one that has any: the only one, the one with
+        this number, or one chosen from a list."""
+        selected = self._view.transcript.selected
+        entries = [selected.entry] if selected else list(reversed(self._view.session.conversation.entries()))
+        sources = next((entry.sources for entry in entries if entry.sources), ())
+        by_number = {str(n): source for n, source in enumerate(sources, start=1)}
+        wanted = number or ("1" if len(sources) == 1 else "")
+        if not sources:
+            self._screen.inform("No passage of your documents was given to this answer.")
+        elif not wanted:
+            labels = {number: printable_line(source.label) for number, source in by_number.items()}
+            self._view.choose("Open a source", labels, lambda number: self.show_source(by_number[number]))
+        elif source := by_number.get(wanted):
+            self.show_source(source)
+        else:
+            raise UsageError(f"There is no source {wanted}.", f"This answer has {len(sources)}.")
+
+    def show_source(self, source: Source) -> None:
+        from tui.chat.transcript.citation import CitationScreen
+
+        self._screen.app.push_screen(CitationScreen(self._screen.app_context.settings.data_dir, source))
+
     async def go_to_start(self) -> None:
         await self._view.transcript.go_to_start()
 
@@ -390,6 +419,43 @@ class ToolActions:
         self._tools_editor = editor
         self._show_status = show_status
         self._asking: tuple[OpenChat, ...] = ()  # chats that are not shown, as the person knows it
+        self._updater: KnowledgeUpdater | None = None
+
+    @property
+    def updater(self) -> KnowledgeUpdater:
+        """What updates the folders of knowledge; made when it is first needed, few chats have any."""
+        if self._updater is None:
+            from tui.knowledge.updater import KnowledgeUpdater
+
+            self._updater = KnowledgeUpdater.of_app(self._screen.app_context.settings)
+        return self._updater
+
+    async def edit_knowledge(self, text: str) -> None:
+        """Change the folders of knowledge, or whether this chat searches them, from text such as `add ~/papers`;
+        without a text, open the list."""
+        from tui.knowledge.actions import edit_knowledge
+
+        await self._view.is_open.wait()
+        data_dir = self._screen.app_context.settings.data_dir
+        shown = await edit_knowledge(text, self.updater, self._tools_editor, data_dir)
+        if isinstance(shown, str):
+            await self._view.transcript.add_notice(shown)
+            self._show_status()
+        else:
+            self._screen.app.push_screen(shown, lambda _: self._show_status())
+
+    async def look_for_changes(self) -> None:
+        """Read what changed in the folders of knowledge, once there are any, behind everything else."""
+        context = self._screen.app_context
+        while not await asyncio.to_thread(is_file, context.settings.data_dir / "knowledge.db"):  # noqa: ASYNC110
+            await asyncio.sleep(_LOOK_FOR_FOLDERS_S)  # another program may add the first one
+        await self.updater.look_for_changes(
+            lambda: context.settings_controller.settings.update_knowledge, lambda: self._view.chat.is_answering
+        )
+
+    async def close(self) -> None:
+        if self._updater is not None:
+            await self._updater.stop()
 
     async def answer_approval(self) -> None:
         panel = self._screen.query_one(ApprovalPanel)

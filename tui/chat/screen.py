@@ -42,8 +42,8 @@ from tui.chat.settings_editor import SettingsEditor
 from tui.chat.shell_actions import ShellActions
 from tui.chat.state_line import StateLine, chat_facts
 from tui.chat.tools.calls import ApprovalPanel
-from tui.chat.tools.editor import ToolsEditor
-from tui.chat.transcript.message_view import MessageView
+from tui.chat.tools.editor import KNOWLEDGE_FORMS, ToolsEditor
+from tui.chat.transcript.message_view import AnswerView, MessageView
 from tui.chat.transcript.transcript import Transcript
 from tui.commands import APP_COMMANDS, HOME, slash_line, unknown_command
 from tui.context import AppContext
@@ -61,6 +61,7 @@ if TYPE_CHECKING:
     from tui.widgets.help import HelpSections
 
 _NAMES_WITHIN_S = 0.5
+_LOOK_AFTER_S = 30.0  # for changed documents: the start comes first
 
 
 class ChatScreen(CommandScreen):
@@ -180,10 +181,12 @@ class ChatScreen(CommandScreen):
         # anything is on the terminal.
         self.app.call_after_refresh(self._connection.connect)
         self.app.call_after_refresh(self.run_worker, self._open_last, group="reopen")
+        self.set_timer(_LOOK_AFTER_S, lambda: self._view.run(self._tools.look_for_changes, "knowledge"))
 
     async def on_unmount(self) -> None:
         await self._draft.close()
         await self._shell.stop()
+        await self._tools.close()
         await self._drafts.close()
         await self._session.close()
 
@@ -258,6 +261,11 @@ class ChatScreen(CommandScreen):
     @on(Composer.TakenBack)
     def _taken_back(self) -> None:
         self._messages.take_back()
+
+    @on(AnswerView.SourceClicked)
+    def _source_clicked(self, event: AnswerView.SourceClicked) -> None:
+        event.stop()
+        self._messages.show_source(event.source)
 
     @on(MessageView.Clicked)
     def _clicked(self, event: MessageView.Clicked) -> None:
@@ -364,6 +372,8 @@ class ChatScreen(CommandScreen):
             return [(name, "") for name in await asyncio.to_thread(files_below, Path.cwd())]
         if slash == "tools":
             return await self._tools_editor.arguments()
+        if slash == "knowledge":
+            return KNOWLEDGE_FORMS
         if slash in ("model", "compare"):
             return await self._model_names()
         if slash == "theme":

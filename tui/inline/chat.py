@@ -18,7 +18,7 @@ from app.chat.events import Changed, ChatEvent
 from app.chat.session import ANSWERED_ELSEWHERE
 from app.chat.steps import undone_text
 from app.chat.tool_switches import RequestedTools
-from app.cli.output.answer import ending_note, stats_line
+from app.cli.output.answer import ending_note, source_lines, stats_line
 from app.common.help_topics import read_topic
 from app.settings.settings import Settings
 from app.tools.backend import ToolBackend
@@ -31,7 +31,7 @@ from tui.chat.composer.templates import Templates
 from tui.chat.format import figures_text
 from tui.chat.session import ChatSession
 from tui.chat.settings_editor import SettingsEditor
-from tui.chat.tools.editor import ToolsEditor
+from tui.chat.tools.editor import KNOWLEDGE_MODES, ToolsEditor
 from tui.commands import APP_COMMANDS, Command, CommandTable, slash_line, unknown_command
 from tui.inline.scrollback import Scrollback, breaks_lines
 from tui.models.typed import find_model, local_models, model_lines, resolve_model
@@ -39,8 +39,8 @@ from tui.models.typed import find_model, local_models, model_lines, resolve_mode
 _TABLES = (CHAT_COMMANDS, APP_COMMANDS)
 _IDS = (
     "retry", "continue", "edit", "editor", "new", "model", "compact", "compare", "newest", "figures", "system",
-    "options", "think", "preset", "template", "prompt", "thoughts", "tools", "undo-step", "redo-step", "copy", "help",
-    "quit",
+    "options", "think", "preset", "template", "prompt", "thoughts", "tools", "knowledge", "undo-step", "redo-step",
+    "copy", "help", "quit",
 )  # fmt: skip
 COMMANDS: tuple[Command, ...] = tuple(
     command for command_id in _IDS for table in _TABLES if (command := table.find(command_id)) is not None
@@ -334,6 +334,16 @@ class InlineChat:
         with self._print_errors():
             self._scrollback.print_line(await self._tools_editor.run(text))
 
+    async def edit_knowledge(self, text: str) -> None:
+        """Let the chat search the folders of knowledge, or not; the shell has the commands that change them."""
+        if text not in KNOWLEDGE_MODES:
+            mode = self._tools_editor.knowledge_mode
+            change = "`localllm knowledge` adds and lists them; /knowledge on, off or auto is for this chat."
+            self._scrollback.print_line(f"Search in your folders is {mode}. {change}")
+            return
+        with self._print_errors():
+            self._scrollback.print_line(await self._tools_editor.search_folders(text))
+
     async def undo_step(self) -> None:
         """Take back the last step of the chat with its files; a question that was taken back is held for the prompt."""
         with self._print_errors():
@@ -429,6 +439,8 @@ class InlineChat:
         await self._awaited(begin)
         entry = self._session.conversation.entries()[-1]
         self._scrollback.end(ending_note(entry))
+        if entry.sources:
+            self._scrollback.print_line(source_lines(entry.sources))
         cost = self._session.chat.figures.cost
         if entry.error is not None:
             self._scrollback.print_line(f"Error: {entry.error}")

@@ -18,7 +18,7 @@ from app.cli.output.format import print_json
 from app.common.terminal import counted, printable, printable_line, quoted_name
 from app.settings.settings import Settings, load_settings
 from quantizer.system.errors import UsageError, UserError
-from quantizer.system.files import explained, is_folder
+from quantizer.system.files import is_folder
 
 if TYPE_CHECKING:
     from app.knowledge.models import EmbedderIdentity
@@ -26,7 +26,6 @@ if TYPE_CHECKING:
     from app.knowledge.search import Found, Hit
     from app.knowledge.store import Folder, KnowledgeStore
 
-_NONE = "none"  # as the embedder: words alone
 _EXCERPT_CHARACTERS = 300
 # What draws a bar takes as long to import as a changed file to read, or two passages to embed.
 _SHOWN_AFTER_S, _FEW_PASSAGES = 0.3, 4
@@ -80,19 +79,11 @@ def add(folders: tuple[Path, ...], embedder: str | None, *, wants_json: bool) ->
     Hidden files and files that may hold secrets are left out, and so are links; `ls --left-out` says what and why.
     Ctrl-C keeps what was read.
     """
+    from app.knowledge.choices import add_folder
+
     settings = load_settings({"embedder": embedder})
     with _store() as store, store.writing_alone():
-        added = []
-        for path in folders:
-            if not is_folder(path):
-                raise UsageError(f"{path} is not a folder.", "Name a folder of documents.")
-            with explained(f"{path} cannot be read"):
-                resolved = path.resolve(strict=True)
-            if any(resolved.is_relative_to(own) for own in _own_folders(settings)):
-                raise UsageError(
-                    f"{path} is localllm's own folder, with chats and keys.", "Name a folder of documents."
-                )
-            added.append(store.add_folder(resolved))
+        added = [add_folder(store, path, settings) for path in folders]
         return _update(store, added, settings, wants_json=wants_json)
 
 
@@ -175,10 +166,6 @@ def rm(folders: tuple[Path, ...], *, wants_json: bool) -> None:
         print_json([str(folder.path) for folder in forgotten])
 
 
-def _own_folders(settings: Settings) -> tuple[Path, ...]:
-    return settings.data_dir.resolve(), settings.cache_dir.resolve()
-
-
 def _store() -> KnowledgeStore:
     from app.knowledge.store import KnowledgeStore
 
@@ -215,13 +202,14 @@ def _update(store: KnowledgeStore, folders: Sequence[Folder], settings: Settings
 
 
 def _read(store: KnowledgeStore, folder: Folder, settings: Settings) -> _Updated:
+    from app.knowledge.choices import own_folders
     from app.knowledge.reading import ReadProgress, read_folder
     from quantizer.system.errors import StorageError
 
     progress, shown, begun_s = ReadProgress(), None, time.monotonic()
     try:
         with ExitStack() as stack:
-            steps = stack.enter_context(closing(read_folder(store, folder, _own_folders(settings))))
+            steps = stack.enter_context(closing(read_folder(store, folder, own_folders(settings))))
             for progress in steps:
                 if shown is None and time.monotonic() - begun_s >= _SHOWN_AFTER_S:
                     from app.cli.output.progress import Shown
@@ -252,9 +240,11 @@ def _sentence(updated: _Updated) -> str:
 
 def _embed(store: KnowledgeStore, settings: Settings) -> None:
     """Compute the vectors of passages that have none, by the embedder of the settings or of the library."""
-    if settings.embedder == _NONE:
+    from app.knowledge.choices import NO_EMBEDDER, choose_embedder
+
+    if settings.embedder == NO_EMBEDDER:
         return
-    identity = _embedder(store, settings)
+    identity = choose_embedder(store.embedder(), settings)
     if identity is None:
         click.echo(_NO_EMBEDDER, err=True)
         return
@@ -284,32 +274,6 @@ async def _embed_waiting(store: KnowledgeStore, settings: Settings, identity: Em
             async for progress in embed_passages(store, client, identity):
                 if meter is not None:
                     meter.bar.update(n_done=progress.n_done)
-
-
-def _embedder(store: KnowledgeStore, settings: Settings) -> EmbedderIdentity | None:
-    """Return the embedder that the settings name, else the one that made the vectors before, else the smallest of the
-    library; None without any. Raises UnknownModelError for a name that is not in the library, UsageError for a model
-    that was made for something else."""
-    from app.knowledge.models import EmbedderIdentity
-    from app.library.local.model_files import stat_model
-    from app.library.local.model_task import models_for, task_of
-    from app.library.local.resolve import available, find_by_name
-    from quantizer.gguf.validation import validate_gguf
-
-    here = available(settings)
-    if settings.embedder:
-        ref = find_by_name(settings.embedder, here)
-        header = validate_gguf(ref.path)
-        if task_of(header.architecture, header.metadata) != "vectors":
-            raise UsageError(f"{ref.id} is not an embedding model.", "Name one as `embedder`, or leave it empty.")
-    else:
-        before = store.embedder()
-        kept = next((ref for ref in here if before is not None and ref.id == before.model), None)
-        found = kept or next(models_for("vectors", settings), None)
-        if found is None:
-            return None
-        ref = found
-    return EmbedderIdentity(ref.id, stat_model(ref.path).n_bytes)
 
 
 async def _search(settings: Settings, question: str, limit: int) -> Found:

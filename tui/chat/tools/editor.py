@@ -24,7 +24,7 @@ from app.chat.tool_switches import (
     without_rule,
 )
 from app.common.terminal import printable_line
-from app.tools.approval import ToolSettings
+from app.tools.approval import KNOWLEDGE, ToolSettings
 from app.tools.backend import ToolBackend
 from app.tools.tool import ServerStatus
 from quantizer.system.errors import UsageError, UserError
@@ -33,6 +33,15 @@ from tui.chat.session import ChatSession
 
 _FORMS = "/tools on NAME, off NAME, folder PATH, drop PATH, rounds NUMBER or forget NUMBER."
 _N_FOLDERS_OFFERED = 200
+KNOWLEDGE_MODES = ("off", "on", "auto")
+KNOWLEDGE_FORMS = (
+    ("add", "a folder of documents"),
+    ("update", "read what changed"),
+    ("rm", "forget a folder"),
+    ("on", "the model searches when it needs to"),
+    ("auto", "search before each question"),
+    ("off", "search nothing"),
+)
 _FILES = "files"  # the built-in server that needs a folder
 
 
@@ -58,8 +67,8 @@ class ToolsEditor:
     async def n_tokens(self, servers: Sequence[ServerStatus]) -> int | None:
         """Return how many tokens of each prompt the tools that are on take, and note it with the chat; None where the
         engine does not say it."""
-        definitions = [tool.definition for tool in enabled_tools(self.settings, servers)]
         connection, chat = self._session.connection, self._session.chat
+        definitions = [tool.definition for tool in enabled_tools(chat.offered_settings, servers)]
         n_tokens = None if definitions else 0
         if definitions and connection.state.phase == "ready":
             with suppress(UserError):  # another engine may not count them
@@ -101,6 +110,32 @@ class ToolsEditor:
             here = printable_line(str(self._folder))
             problems.append(f"They have no folder yet: /tools folder . names {here}.")
         return " ".join([note, *problems, *chat.new_refusals()])
+
+    async def search_folders(self, mode: str) -> str:
+        """Let answers use the folders of knowledge: "on", by the model's calls where it takes tools; "auto", before
+        each question, whatever the model; or "off". Raises UsageError for another mode, and where no folder was
+        added."""
+        if mode not in KNOWLEDGE_MODES:
+            raise UsageError(f"{mode} is not known.", "/knowledge on, off or auto.")
+        if mode != "off" and KNOWLEDGE not in names_of(await self._tools.servers()):
+            raise UsageError("No folder was added as knowledge.", "/knowledge add FOLDER adds one.")
+        if self.settings.has_knowledge or mode != "off":
+            await self.switch(KNOWLEDGE, is_switched_on=mode != "off")
+        chat = self._session.chat
+        chat.begin_change()
+        self._change(lambda settings: replace(settings, searches_first=mode == "auto"))
+        await self.n_tokens(await self.servers())
+        chat.measure_branch()
+        if mode == "off":
+            return "This chat does not search your folders."
+        if chat.searches_first:
+            return "Your folders are searched before each question of this chat."
+        return "The model searches your folders when a question of this chat needs them; auto: before each question."
+
+    @property
+    def knowledge_mode(self) -> str:
+        """How answers of the chat use the folders of knowledge: one of KNOWLEDGE_MODES."""
+        return "off" if not self.settings.has_knowledge else "auto" if self.settings.searches_first else "on"
 
     async def add_folder(self, path: str) -> str:
         """Let tools read and write below a folder. Raises UsageError for a path that is none."""

@@ -27,6 +27,7 @@ from app.chat.compaction import NO_SUMMARY
 from app.chat.conversation import Attachment, MediaFile, Role
 from app.chat.state import format_reasoning
 from app.common.terminal import printable, printable_line
+from app.protocol.chat import Source
 from quantizer.system.errors import UserError
 from tui.chat.commands import MESSAGE_COMMANDS
 from tui.chat.format import answer_line
@@ -51,6 +52,7 @@ _NOT_CONTINUED = (Ending.COMPLETE, Ending.ELSEWHERE)
 _CODE = ("copy-code", "[b]C[/b]ode")
 _KEEP = (("keep-1", "[b]1[/b] keep the first"), ("keep-2", "[b]2[/b] the second"))
 _THOUGHTS = ("thoughts", "[b]T[/b]houghts")
+_SOURCE = ("source", "[b]S[/b]ource")
 _BETWEEN_LABELS = "  "
 
 
@@ -183,10 +185,11 @@ class MessageView(Vertical, can_focus=True):
 
     async def show(self, entry: TranscriptEntry) -> None:
         """Show the versions and the ending of the message. Its text is unchanged, unless another window wrote it."""
-        had_error, former, text = bool(_failed(self.entry)), self.entry.beside, self.entry.message.content
+        had_error, before = bool(_failed(self.entry)), self.entry
         self.entry = entry
-        ids = [version and version.message.id for version in (former, entry.beside)]
-        if ids[0] != ids[1] or (entry.message.role == "assistant" and entry.message.content != text):
+        ids = [version and version.message.id for version in (before.beside, entry.beside)]
+        is_rewritten = entry.message.role == "assistant" and entry.message.content != before.message.content
+        if ids[0] != ids[1] or is_rewritten:
             await self.recompose()
             self._show_bar()
             return
@@ -244,6 +247,8 @@ class MessageBar(Static):
                 actions = (*actions, _CODE)
             if entry.message.reasoning:
                 actions = (*actions, _THOUGHTS)
+            if entry.sources:
+                actions = (*actions, _SOURCE)
             parts += [_link(command, words) for command, words in actions]
         if (shown := "  ".join(parts)) == self._shown:
             return  # drawing it again would lay out the whole screen while other messages are mounted
@@ -264,12 +269,19 @@ def uniform_rows(render: Callable[[Region], list[Strip]], crop: Region) -> list[
 
 
 class AnswerView(Vertical):
-    """An answer as Markdown below its reasoning; grows while its entry is running. Holds its parts instead of asking
-    for them: an answer that ends while the app does finds its children gone."""
+    """An answer as Markdown below its reasoning, and the passages that it was given; grows while its entry is running.
+    Holds its parts instead of asking for them: an answer that ends while the app does finds its children gone."""
+
+    @dataclass
+    class SourceClicked(Message):
+        """The user clicked on a passage that the answer was given."""
+
+        source: Source
 
     def __init__(self, entry: TranscriptEntry) -> None:
         super().__init__()
         self._entry = entry
+        self._sources: Widget | None = None
         self._reasoning: ReasoningView | None = ReasoningView(entry) if entry.message.reasoning else None
         text = printable(entry.message.content)
         self._text: MarkdownText | None = MarkdownText(text) if text else None
@@ -277,7 +289,7 @@ class AnswerView(Vertical):
         self._show_mark()
 
     def compose(self) -> ComposeResult:
-        yield from filter(None, (self._reasoning, self._text, self._mark))
+        yield from filter(None, (self._reasoning, self._text, self._new_sources(), self._mark))
 
     def render_lines(self, crop: Region) -> list[Strip]:
         return uniform_rows(super().render_lines, crop)
@@ -289,13 +301,24 @@ class AnswerView(Vertical):
             self._text.append(text)
         elif text:
             self._text = MarkdownText(text)
-            await self.mount(self._text, before=self._mark)
+            await self.mount(self._text, before=self._sources or self._mark)
             self._show_mark()
 
     async def show(self, entry: TranscriptEntry) -> None:
         self._entry = entry
         await self._show_reasoning()
+        if sources := self._new_sources():
+            await self.mount(sources, before=self._mark)
         self._show_mark()
+
+    def _new_sources(self) -> Widget | None:
+        """Return the passages of the answer to be mounted, None where it has none or they are."""
+        if not self._entry.sources or self._sources is not None:
+            return None
+        from tui.chat.transcript.citation import SourcesView  # few answers have any
+
+        self._sources = SourcesView(self._entry.sources, self.SourceClicked)
+        return self._sources
 
     async def _show_reasoning(self) -> None:
         if not self._entry.message.reasoning:

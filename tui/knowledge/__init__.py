@@ -1,0 +1,1 @@
+"""Folders as knowledge in the app: the screen, the typed forms of /knowledge, and updates."""
