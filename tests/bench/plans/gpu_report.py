@@ -1,9 +1,10 @@
 """What a machine with a GPU shows for a model: bytes by device, speeds predicted and measured, and llama-bench's.
 
-Run: `uv run python tests/bench/plans/gpu_report.py MODEL.gguf [--llama-bench PATH] [--steps N] [--out REPORT.md]`.
-Loads the model with no layer, all layers and numbers between on the fastest GPU, each in a process of its own, and
-writes one Markdown file: the devices with their measured speeds, then a row for each load. Exits with 1 where a GPU
-holds other bytes than planned by more than 3 %.
+Run: `uv run python tests/bench/plans/gpu_report.py MODEL.gguf [--llama-bench PATH] [--steps N] [--rounds N] [--out
+REPORT.md]`. Loads the model with no layer, all layers and numbers between on the fastest GPU, each in a process of its
+own, and writes one Markdown file: the devices with their measured speeds, then a row for each load. Exits with 1 where
+a GPU holds other bytes than planned by more than 3 %. Without rounds nothing is timed: a driver for processors, such as
+llvmpipe, needs minutes for an answer.
 """
 
 from __future__ import annotations
@@ -32,14 +33,14 @@ from quantizer.gguf.header import read_header
 from quantizer.gguf.hyperparameters import hyperparameter
 from quantizer.system.process import python_command
 
-N_PROMPT, N_ANSWER, N_ROUNDS = 512, 32, 3
+N_PROMPT, N_ANSWER = 512, 32
 N_CTX = 2048
 TOLERANCE, ROUNDED_BYTES = 0.03, 1 << 20
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Load:
-    """One load: `planned_bytes` and `held_bytes` by GPU, rates in tokens a second, None where not predicted.
+    """One load: `planned_bytes` and `held_bytes` by GPU, rates in tokens a second, None where unknown.
 
     The processor's bytes are not compared: of a mapped file llama.cpp logs the whole, wherever its layers went.
     """
@@ -49,8 +50,8 @@ class Load:
     held_bytes: Mapping[str, int]
     predicted_decode_tps: float | None
     predicted_prefill_tps: float | None
-    decode_tps: float
-    prefill_tps: float
+    decode_tps: float | None
+    prefill_tps: float | None
 
     @property
     def is_as_planned(self) -> bool:
@@ -61,8 +62,8 @@ class Load:
         )
 
 
-def measure(path: Path, gpu: str, n_layers: int, cache_dir: Path) -> Load:
-    """Load the model with `n_layers` on `gpu` and time a prompt and an answer; medians count."""
+def measure(path: Path, gpu: str, n_layers: int, n_rounds: int, cache_dir: Path) -> Load:
+    """Load the model with `n_layers` on `gpu` and time a prompt and an answer, `n_rounds` times; medians count."""
     plans, usages = list[Plan](), list[Mapping[str, DeviceUsage]]()
     check_load = LoadDevices.check_load
 
@@ -77,8 +78,8 @@ def measure(path: Path, gpu: str, n_layers: int, cache_dir: Path) -> Load:
     plan, usage = plans[-1], usages[-1]
     with loaded.owned:
         backend = loaded.backend
-        prefill_s = median(seconds(backend, lambda: _prefill(backend)) for _ in range(N_ROUNDS))
-        decode_s = median(seconds(backend, lambda: _answer(backend)) for _ in range(N_ROUNDS))
+        prefill_tps = _tps(N_PROMPT, [seconds(backend, lambda: _prefill(backend)) for _ in range(n_rounds)])
+        decode_tps = _tps(N_ANSWER, [seconds(backend, lambda: _answer(backend)) for _ in range(n_rounds)])
     gpus = [device for device in plan.devices if device.is_gpu]
     return Load(
         n_layers=n_layers,
@@ -86,9 +87,13 @@ def measure(path: Path, gpu: str, n_layers: int, cache_dir: Path) -> Load:
         held_bytes={device.name: usage[device.name].n_bytes for device in gpus},
         predicted_decode_tps=plan.decode_tps,
         predicted_prefill_tps=plan.prefill_tps,
-        decode_tps=N_ANSWER / decode_s,
-        prefill_tps=N_PROMPT / prefill_s,
+        decode_tps=decode_tps,
+        prefill_tps=prefill_tps,
     )
+
+
+def _tps(n_tokens: int, times_s: list[float]) -> float | None:
+    return n_tokens / median(times_s) if times_s else None
 
 
 def seconds(backend: Backend, run: Callable[[], None]) -> float:
@@ -118,9 +123,9 @@ def _decode(backend: Backend, position: int, n_tokens: int) -> None:
     backend.logits(n_tokens - 1)  # waits for the devices
 
 
-def peer_rates(program: Path, path: Path, n_layers: int) -> tuple[float, float]:
+def peer_rates(program: Path, path: Path, n_layers: int, n_rounds: int) -> tuple[float, float]:
     """Return llama-bench's tokens a second of an answer and of a prompt with so many layers on the GPU."""
-    command = [program, "-m", path, "-ngl", n_layers, "-p", N_PROMPT, "-n", N_ANSWER, "-r", N_ROUNDS, "-o", "json"]
+    command = [program, "-m", path, "-ngl", n_layers, "-p", N_PROMPT, "-n", N_ANSWER, "-r", n_rounds, "-o", "json"]
     run = subprocess.run(list(map(str, command)), stdout=subprocess.PIPE, check=True)
     rates = {row["n_gen"] > 0: row["avg_ts"] for row in json.loads(run.stdout)}
     return rates[True], rates[False]
@@ -143,8 +148,8 @@ def report(path: Path, machine: Machine, loads: list[Load], peer: Mapping[int, t
             ", ".join(f"{name} {format_memory(n_bytes)}" for name, n_bytes in by_device.items())
             for by_device in (load.planned_bytes, load.held_bytes)
         ]
-        answer = (_rate(load.predicted_decode_tps), f"{load.decode_tps:,.1f}", theirs[0])
-        prompt = (_rate(load.predicted_prefill_tps), f"{load.prefill_tps:,.1f}", theirs[1])
+        answer = (_rate(load.predicted_decode_tps), _rate(load.decode_tps), theirs[0])
+        prompt = (_rate(load.predicted_prefill_tps), _rate(load.prefill_tps), theirs[1])
         yield f"| {load.n_layers} | " + " | ".join((*sizes, *answer, *prompt)) + " |"
     n_good = sum(load.is_as_planned for load in loads)
     yield f"\n{n_good} of {len(loads)} loads hold what was planned within {TOLERANCE:.0%}. Rates are tokens a second."
@@ -154,9 +159,10 @@ def _rate(rate: float | None) -> str:
     return "" if rate is None else f"{rate:,.1f}"
 
 
-def _in_child(path: Path, gpu: str, n_layers: int, cache_dir: Path) -> Load:
+def _in_child(path: Path, gpu: str, n_layers: int, n_rounds: int, cache_dir: Path) -> Load:
     """Measure in a process of its own, since native code may end it."""
-    command = python_command("tests.bench.plans.gpu_report", str(path), "--load", gpu, str(n_layers), str(cache_dir))
+    load = ("--rounds", str(n_rounds), "--load", gpu, str(n_layers), str(cache_dir))
+    command = python_command("tests.bench.plans.gpu_report", str(path), *load)
     run = subprocess.run(command, stdout=subprocess.PIPE, check=True, text=True)
     return Load(**json.loads(run.stdout.splitlines()[-1]))
 
@@ -166,12 +172,13 @@ def main() -> None:
     parser.add_argument("model", type=Path, metavar="MODEL.gguf")
     parser.add_argument("--llama-bench", type=Path, metavar="PATH", help="built for the same GPU, to compare with")
     parser.add_argument("--steps", type=int, default=4, help="numbers of layers beside none (4)")
+    parser.add_argument("--rounds", type=int, default=3, help="how often each load is timed; 0: only bytes (3)")
     parser.add_argument("--out", type=Path, metavar="REPORT.md", help="also write the report there")
     parser.add_argument("--load", nargs=3, help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.load:
         gpu, n_layers, folder = options.load
-        print(json.dumps(asdict(measure(options.model, gpu, int(n_layers), Path(folder)))))
+        print(json.dumps(asdict(measure(options.model, gpu, int(n_layers), options.rounds, Path(folder)))))
         return
     with tempfile.TemporaryDirectory() as folder:
         machine = detect_machine(list_gpus((), Path(folder)), Path(folder))
@@ -180,10 +187,10 @@ def main() -> None:
         gpu = max(machine.gpus, key=lambda device: device.bytes_per_s or 0.0)
         n_all = hyperparameter(read_header(options.model), "block_count") + 1
         counts = sorted({n_all * step // options.steps for step in range(options.steps + 1)})
-        loads = [_in_child(options.model, gpu.name, count, Path(folder)) for count in counts]
+        loads = [_in_child(options.model, gpu.name, count, options.rounds, Path(folder)) for count in counts]
     peer = {}
-    if options.llama_bench:
-        peer = {count: peer_rates(options.llama_bench, options.model, count) for count in counts}
+    if options.llama_bench and options.rounds:
+        peer = {count: peer_rates(options.llama_bench, options.model, count, options.rounds) for count in counts}
     text = "\n".join(report(options.model, machine, loads, peer)) + "\n"
     print(text)
     if options.out:
