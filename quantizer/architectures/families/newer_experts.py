@@ -55,9 +55,8 @@ def _windows(config: Config) -> list[bool]:
     return [kind == "sliding_attention" for kind in _listed(config, "layer_types")]
 
 
-_WINDOW = rows.where(
-    lambda config: any(_windows(config)), (*rows.WINDOW, rows.bool_list("attention.sliding_window_pattern", _windows))
-)
+_PATTERN = "attention.sliding_window_pattern"
+_WINDOW = rows.where(lambda config: any(_windows(config)), (*rows.WINDOW, rows.bool_list(_PATTERN, _windows)))
 
 
 def _unscaled_windows(config: Config) -> Any:
@@ -112,6 +111,16 @@ def _cohere_layer(config: Config, i: int) -> shapes.Dimensions:
     return {**attention, **shapes.EXPERT_FEED_FORWARD, **shared}
 
 
+def _cohere_windows(config: Config) -> list[bool]:
+    """Return which layers have a window, without a list as transformers lays them out: dense layers have none, of the
+    others every fourth."""
+    if listed := _windows(config):
+        return listed
+    n_dense = config.optional_integer("first_k_dense_replace") or 0
+    every = config.optional_integer("sliding_window_pattern") or 4
+    return [i >= n_dense and (i - n_dense + 1) % every != 0 for i in range(config.integer("num_hidden_layers"))]
+
+
 _CHOICE = rows.gating("expert_selection_fn", "softmax")
 
 
@@ -124,7 +133,8 @@ _COHERE = Architecture(
     gguf_name="cohere2moe",
     hyperparameters=(
         *rows.without(rows.DECODER, "feed_forward_length", "rope.scaling."),
-        *(rows.VOCABULARY + rows.EXPERTS + _WINDOW),
+        *(rows.VOCABULARY + rows.EXPERTS + rows.WINDOW),
+        rows.bool_list(_PATTERN, _cohere_windows),
         rows.u32(
             "feed_forward_length", lambda config: config.integer("prefix_dense_intermediate_size", "intermediate_size")
         ),
@@ -149,7 +159,13 @@ _COHERE = Architecture(
     names=TensorNames(map_of=_NAMES_OF, leaves_later_layers=True, n_prediction_layers=1),
     layout=Layout(stacks=shapes.NUMBERED_EXPERTS, splits=shapes.FUSED_EXPERTS),
     settings=Settings(
-        defaults={"tie_word_embeddings": True, "logit_scale": 0.0625, "layer_norm_eps": 1e-5, "head_dim": 128},
+        defaults={
+            "tie_word_embeddings": True,
+            "logit_scale": 0.0625,
+            "layer_norm_eps": 1e-5,
+            "head_dim": 128,
+            "sliding_window": 4096,
+        },
         assumed={
             **_SILU,
             "attention_bias": False,

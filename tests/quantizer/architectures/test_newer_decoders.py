@@ -91,6 +91,24 @@ def test_layers_with_different_numbers_of_experts_are_refused() -> None:
         rows("hunyuan-moe", moe_topk=[2, 1])
 
 
+@pytest.mark.parametrize(
+    ("settings", "windows"),
+    [
+        ({}, [True, True, True, False, True]),
+        ({"sliding_window_pattern": 2}, [True, False, True, False, True]),
+        ({"sliding_window_pattern": None}, [True, True, True, False, True]),
+        ({"sliding_window_pattern": 1}, [False] * 5),
+        ({"first_k_dense_replace": 1, "prefix_dense_intermediate_size": 96}, [False, True, True, True, False]),
+        ({"layer_types": ["full_attention", "sliding_attention"] * 3}, [False, True, False, True, False]),
+    ],
+)
+def test_layers_of_a_cohere_with_experts_have_windows_though_none_are_listed(
+    settings: dict[str, Any], windows: list[bool]
+) -> None:
+    found = rows("cohere2moe", num_hidden_layers=5, **settings)
+    assert (found["attention.sliding_window"], found["attention.sliding_window_pattern"]) == (40, windows)
+
+
 def test_a_fixed_factor_stretches_the_base_of_rotations() -> None:
     stretched = {"rope_type": "dynamic", "rope_theta": 1e4, "alpha": 1000.0}
     base = rows("hunyuan", head_dim=128, rope_parameters=stretched)["rope.freq_base"]
