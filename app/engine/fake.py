@@ -32,9 +32,11 @@ from app.engine.media.fake import FakeEncoder, fake_embeddings
 from app.engine.media.media_queue import MediaQueue
 from app.engine.media.media_store import MediaStore
 from app.engine.messages import BackendFacts, Load, Truncation, UnfitPolicy
-from app.engine.request import Adapter, AdapterSet, SamplingParams
+from app.engine.request import Adapter, AdapterSet, MediaInput, SamplingParams
 from app.engine.speculative.cost_model import StepCost
+from app.engine.speech import InterruptedSpeechError, SpeakerFacts
 from app.protocol.errors import UnfitError
+from app.protocol.speech import SpeechSampling
 from quantizer.system.errors import EngineError
 
 END = 256
@@ -477,10 +479,44 @@ class FakeEmbedder:
         return vectors[0] if self.facts.pooling is Pooling.CLS else vectors[-1]
 
 
+class FakeSpeaker:
+    """A `Speaker` whose every fourth character is a frame of a tone, of a pitch that the text, the voice and the seed
+    decide. A frame takes `step_s`."""
+
+    def __init__(self, step_s: float = 0.0) -> None:
+        self.facts = SpeakerFacts(sample_rate=24_000, frame_samples=1920)
+        self._step_s = step_s
+        self._interrupted = threading.Event()
+        self._hertz, self._n_frames, self._n_left = 0.0, 0, 0
+
+    def begin(self, sentence: str, voice: MediaInput | None, sampling: SpeechSampling) -> int:
+        self._interrupted.clear()
+        heard = b"" if voice is None else voice.data
+        self._hertz = 100.0 + zlib.crc32(repr((sentence, heard, sampling.seed)).encode()) % 400
+        self._n_frames = self._n_left = -(-len(sentence) // 4)
+        return len(sentence.encode())
+
+    def step(self) -> bool:
+        assert self._n_left > 0, "a sentence that has ended is not continued"
+        if self._interrupted.wait(self._step_s):
+            self._interrupted.clear()
+            raise InterruptedSpeechError
+        self._n_left -= 1
+        return self._n_left == 0
+
+    def samples(self) -> NDArray[np.float32]:
+        n_samples = (self._n_frames - self._n_left) * self.facts.frame_samples
+        tone: NDArray[np.float32] = np.sin(np.arange(n_samples, dtype=np.float32) * np.float32(self._hertz / 3820))
+        return tone * np.float32(0.5)
+
+    def interrupt(self) -> None:
+        self._interrupted.set()
+
+
 def fake_loader(step_s: float, load_s: float, *, is_unfit: bool) -> Callable[[Load, LoadListener], LoadedEngine]:
     """Return a loader of fake models that takes `load_s`, with steps of `step_s`. With a projector, whatever file it
-    is, they take pictures and sounds. The loader raises UnfitError if the model `is_unfit` and the policy is to ask,
-    EngineError when it is cancelled."""
+    is, they take pictures and sounds, and speak. The loader raises UnfitError if the model `is_unfit` and the policy is
+    to ask, EngineError when it is cancelled."""
 
     def new_media_queue(wake: Callable[[], None]) -> MediaQueue:  # keeps nothing on disk
         return MediaQueue(FakeEncoder(), MediaStore(Path("no folder"), max_disk_bytes=0), wake)
@@ -497,7 +533,7 @@ def fake_loader(step_s: float, load_s: float, *, is_unfit: bool) -> Callable[[Lo
         adapters = [Adapter(name, path) for path, name in config.lora]
         backend = FakeBackend(n_ctx, 2 * n_ctx, config.n_sequences, step_s=step_s, adapters=adapters)
         has_projector = bool(config.projector_path)
-        backend.facts = replace(backend.facts, sees=has_projector, hears=has_projector)
+        backend.facts = replace(backend.facts, sees=has_projector, hears=has_projector, speaks=has_projector)
         return LoadedEngine(
             backend,
             FakeEmbedder,
@@ -506,6 +542,7 @@ def fake_loader(step_s: float, load_s: float, *, is_unfit: bool) -> Callable[[Lo
             lambda _work, _ratios: None,
             ExitStack(),
             new_media_queue=new_media_queue if has_projector else None,
+            speaker=FakeSpeaker(step_s) if has_projector else None,
             new_batch_backend=lambda: FakeBackend(n_ctx, 4 * n_ctx, _BATCH_ANSWERS, step_s=step_s, adapters=adapters),
             n_batch_answers=_BATCH_ANSWERS,
             new_deterministic_backend=lambda: FakeBackend(n_ctx, n_ctx, 1, step_s=step_s, adapters=adapters),

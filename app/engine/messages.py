@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import struct
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 from enum import StrEnum
 from typing import Any
 
@@ -18,6 +18,7 @@ from app.engine.request import Adapter, FinishReason, MediaInput, Request, Timin
 from app.protocol import codec
 from app.protocol.chat import ThreadUse
 from app.protocol.plan import Plan
+from app.protocol.speech import SpeechSampling
 from app.protocol.status import LoadedSetting, Occupancy
 from quantizer.system.errors import ErrorInfo
 
@@ -130,6 +131,16 @@ class Rerank:
     documents: tuple[str, ...]
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Speak:
+    """Request to say `sentences` one after the other, in the voice of a sound where there is one."""
+
+    request_id: str
+    sentences: tuple[str, ...]
+    voice: MediaInput | None = None
+    sampling: SpeechSampling = field(default_factory=SpeechSampling)
+
+
 @dataclass(frozen=True, slots=True)
 class ForgetConversations:
     """Request to drop what is cached and saved of conversations, as requests name them."""
@@ -202,12 +213,13 @@ class BackendFacts:
     supports_shift: bool = False  # tokens can move to other positions
     is_on_host: bool = True  # the cache is read no faster than states are saved and restored; a GPU's is
     passes_over_cells: bool = False  # attention takes time for cells that a window has left
-    can_generate: bool = True  # an encoder only embeds or ranks whole texts
+    can_generate: bool = True  # an encoder only embeds or ranks whole texts; what speaks writes none
     has_attention: bool = True
     adapters: tuple[Adapter, ...] = ()
     n_ubatch: int = 512  # the most tokens of a picture whose tokens attend to each other
     sees: bool = False  # pictures, with a projector
     hears: bool = False
+    speaks: bool = False
     n_batch_answers: int = 0  # of batches that may run at once, in a context of their own; 0: as others do
     n_outputs: int = 0  # the most tokens of a batch that may have logits; 0: all
     fetches_weights: bool = False  # a GPU fetches the processor's weights for each step of a prompt
@@ -255,6 +267,18 @@ class Output:
     logprobs: tuple[TokenLogprob, ...] = ()
     tokens: tuple[int, ...] = ()
     usage: Usage | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Spoken:
+    """Sentence number `index` of a text that is said: mono samples of 16 bits, little-endian. One that `is_cut` reached
+    its longest time before the model ended it."""
+
+    request_id: str
+    index: int
+    samples: bytes
+    sample_rate: int
+    is_cut: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -342,9 +366,9 @@ class Reranked:
     n_tokens: int
 
 
-Order = Load | Request | Abort | EndThought | ForgetConversations
+Order = Load | Request | Speak | Abort | EndThought | ForgetConversations
 Call = Tokenize | Detokenize | Embed | Rerank | GetMetrics
-Report = LoadProgress | Planned | Ready | Notice | Output | Finished | Failed
+Report = LoadProgress | Planned | Ready | Notice | Output | Spoken | Finished | Failed
 Reply = Tokenized | Detokenized | Embedded | Reranked | Forgotten | EngineMetrics
 WorkerMessage = Order | Call | Report | Reply
 

@@ -35,6 +35,7 @@ from app.engine.quoted import Spans
 from app.engine.request import BATCH_PRIORITY, FinishReason, Request, Timings, Usage
 from app.engine.side_engine import BatchEngine, SideEngine
 from app.engine.speculative.project_lookup import TextCorpora
+from app.engine.speech import SpeechQueue
 from app.engine.tuning.tune_results import Workload, describe_drafts
 from app.protocol.errors import RequestError
 from app.protocol.status import Occupancy
@@ -70,6 +71,7 @@ class Worker:
         self._engine: Engine | None = None
         self._batches = BatchEngine()
         self._deterministic = SideEngine()
+        self._speech = SpeechQueue(None, self.send)
         self._media: MediaQueue | None = None
         self._intake = MediaIntake(None, self._inbox.put)
         self._speed_sampler = SpeedSampler()
@@ -105,6 +107,7 @@ class Worker:
                 engine.abort(message.request_id)
                 self._batches.abort(message.request_id)
                 self._deterministic.abort(message.request_id)
+                self._speech.interrupt(message.request_id)
             if engine is not None and isinstance(message, Request) and message.priority > BATCH_PRIORITY:
                 self._batches.interrupt()
                 if not (message.media or message.is_deterministic):  # media are encoded first
@@ -148,6 +151,7 @@ class Worker:
                 if self._step_batches(engine):
                     embeddings.step()
                     continue
+                self._speech.step()
                 may_wait = engine.is_decoding and self._deterministic.is_decoding and embeddings.is_idle
                 if engine.is_idle:
                     engine.follow_load()
@@ -200,6 +204,7 @@ class Worker:
         )
         self._batches = self._batch_engine(load, loaded, self._engine)
         self._deterministic = self._deterministic_engine(load, loaded, self._engine)
+        self._speech = SpeechQueue(loaded.speaker, self.send)
         embeddings = EmbeddingQueue(loaded.backend, loaded.new_embedder, self.send)
         loaded.owned.callback(embeddings.close)
         if loaded.threads is not None:
@@ -287,7 +292,7 @@ class Worker:
         received: list[_Received] = []
         deterministic = self._deterministic
         may_wait = deterministic.is_idle or deterministic.is_stalled
-        is_idle = embeddings.is_idle and self._batches.is_idle and may_wait
+        is_idle = embeddings.is_idle and self._speech.is_idle and self._batches.is_idle and may_wait
         if is_idle and (engine.is_stalled or (engine.is_idle and deterministic.is_stalled)):
             with suppress(queue.Empty):
                 received.append(self._inbox.get(timeout=STALLED_S))
@@ -325,7 +330,7 @@ class Worker:
         if self._handle_media(message, engine, backend):
             return
         match message:
-            case Request():
+            case Request() | messages.Speak():
                 self._submit(message, engine, embeddings)
             case messages.Abort(request_id):
                 self._abort(request_id, engine, embeddings)
@@ -351,7 +356,10 @@ class Worker:
             self._media.forget(message.conversations)
         self.send(messages.Forgotten(message.call_id))
 
-    def _submit(self, request: Request, engine: Engine, embeddings: EmbeddingQueue) -> None:
+    def _submit(self, request: Request | messages.Speak, engine: Engine, embeddings: EmbeddingQueue) -> None:
+        if isinstance(request, messages.Speak):
+            self._speech.submit(request)
+            return
         if request.is_deterministic:
             if request.reads_ahead:  # into cells that it does not use
                 self._outbox.add(messages.Finished(request.request_id, FinishReason.ABORTED, Usage(), Timings()))
@@ -372,6 +380,7 @@ class Worker:
         engine.abort(request_id)  # again: the request may have arrived after the first call
         self._batches.abort(request_id)
         self._deterministic.abort(request_id)
+        self._speech.abort(request_id)
         embeddings.abort(request_id)
 
     def _handle_media(self, message: _Received, engine: Engine, backend: Backend) -> bool:

@@ -70,6 +70,10 @@ def projector_compute_bytes(projector: ProjectorHeader) -> int:
 
 _WHOLE = {"gemma4v": 280, "gemma4uv": 280, "deepseek4v": 512}  # a usual picture of those that attend both ways
 _CAUSAL_GEMMA_4 = (1536, 2560)  # the widths of E2B and E4B, which read pictures as they read text
+# What decodes generated sound: the widest layers over a window, 72 frames of 1,920 samples for Qwen3-TTS and 8 for
+# Pocket-TTS, with the columns of their convolutions. In the published shape of Qwen3-TTS 0.6B 790 MB of memory were
+# taken (random weights); that of Pocket-TTS is computed from its shape.
+_SPEECH_BYTES = {"qwen3tts_gen": 800 << 20, "pockettts_gen": 64 << 20}
 _POOLED = {"gemma3nv": 256, "yasa2": 64}  # tokens of a picture, whatever its size
 
 # The most tokens of a picture of any size.
@@ -139,6 +143,8 @@ _ELEMENTS = {
 
 
 def _compute_bytes(encoder: Encoder) -> int:
+    if encoder.kind in _SPEECH_BYTES:
+        return _SPEECH_BYTES[encoder.kind]
     side = _TRIAL_SIDES.get(encoder.kind, 0) * encoder.patch_side * encoder.n_merge or encoder.image_side
     if encoder.kind == "kimik25" and encoder.max_pixels:
         side = math.isqrt(encoder.max_pixels)
@@ -182,6 +188,7 @@ def _n_tiles(encoder: Encoder) -> PictureTokens:
 DRAFT_HEADS = frozenset(["dflash", "eagle3", "gemma4-assistant"])
 CACHELESS_HEADS = frozenset(["gemma4-assistant"])  # whose layers read the cache of that model
 _FIRST_TRUNK = "blk.0.attn_norm.weight"  # by which llama.cpp tells files of prediction layers, too
+_EMBEDDINGS = "token_embd.weight"
 _FLOAT_BYTES = 4
 HEAD_BATCH = 64  # tokens that a head computes at once: it makes logits of all, which take memory
 
@@ -215,8 +222,8 @@ class PlannedAdapter:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlannedProjector:
-    """A projector of pictures or sounds into tokens: its weights, the compute buffers of its trial picture or sound,
-    and `host_bytes` of pixels and embeddings, which are the processor's.
+    """A projector of pictures or sounds into tokens, or of hidden states into speech: its weights, the compute buffers
+    of its trial picture or sound, and `host_bytes` of pixels and embeddings, which are the processor's.
 
     `excess_bytes` are what its last load took beyond that. It lies on the device of the output, or `is_on_host`.
     A picture takes `picture` tokens (None: it sees nothing) and must fit a micro-batch of `min_ubatch`; 30 seconds of
@@ -251,11 +258,15 @@ class PlannedProjector:
         picture = picture_tokens(projector.vision) if projector.vision else None
         n_sound_tokens = sound_tokens(projector.audio) if projector.audio else 0
         width = input_width(model)
+        host_bytes = PIXEL_BYTES + max(picture.most if picture else 0, n_sound_tokens) * width * _FLOAT_BYTES
+        if projector.speaks:  # libmtmd makes prompts of a copy of the embeddings in single precision
+            embeddings = next((tensor for tensor in model.tensors if tensor.name == _EMBEDDINGS), None)
+            host_bytes = math.prod(embeddings.shape) * _FLOAT_BYTES if embeddings else 0
         return cls(
             name=projector.path.name,
             n_bytes=projector.n_bytes,
             compute_bytes=projector_compute_bytes(projector),
-            host_bytes=PIXEL_BYTES + max(picture.most if picture else 0, n_sound_tokens) * width * _FLOAT_BYTES,
+            host_bytes=host_bytes,
             picture=picture,
             n_sound_tokens=n_sound_tokens,
             min_ubatch=min_ubatch(projector, width),

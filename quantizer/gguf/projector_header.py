@@ -1,4 +1,4 @@
-"""The header of a projector (mmproj): what it sees and hears, of which kind it is, and for which models it was made.
+"""The header of a projector (mmproj): what it sees, hears or speaks with, and for which models it was made.
 
 Owns the reading of its encoders' hyperparameters, and the width of its embeddings. Whether libmtmd survives the file,
 and what it takes to run, is decided elsewhere. Source: `load_hparams` and `clip_n_mmproj_embd` in tools/mtmd/clip.cpp
@@ -11,7 +11,7 @@ import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal, TypeAlias
+from typing import Literal, TypeAlias, get_args
 
 from quantizer.gguf.file_names import PROJECTOR_MARK
 from quantizer.gguf.gguf_reader import ModelFileError
@@ -19,12 +19,14 @@ from quantizer.gguf.header import Header, read_header
 from quantizer.gguf.hyperparameters import hyperparameter
 from quantizer.gguf.tensor_types import file_type_name
 
-EncoderName: TypeAlias = Literal["vision", "audio"]
+EncoderName: TypeAlias = Literal["vision", "audio", "gen.audio"]
 
+SPEAKING_ARCHITECTURES = ("qwen3tts", "pockettts")  # of models that say texts aloud, with a projector, and no more
 _ARCHITECTURE = "clip"
 _REMEDY = "Name the mmproj GGUF that belongs to the model."
 _MAX_SIZE, _MAX_SIDE, _MAX_TILES = 1 << 24, 8192, 256  # what is larger is no size
-_SPEAKERS = ("qwen3tts_spkenc", "pockettts_spkenc")  # encoders of a voice to speak with: they hear nothing said
+_VOICES = ("qwen3tts_spkenc", "pockettts_spkenc")  # encoders of a voice to speak with: they hear nothing said
+_HAS_ENCODER = {"gen.audio": "clip.has_gen_audio_encoder"}  # where the key is not made of the name
 _BY_ENCODER = {("qwen2.5o", "vision"): "qwen2.5vl_merger", ("qwen2.5o", "audio"): "qwen2a"}  # one name for two kinds
 _DEEPSTACK_KIND = "qwen3vl_merger"
 _DEEPSTACK = re.compile(r"v\.deepstack\.(\d{1,4})\.fc1\.weight")
@@ -50,6 +52,8 @@ _WIDTHS = {
     **dict.fromkeys(("ultravox", "voxtral", "musicflamingo", "qwen3a", "mimo_audio", "glma"), ("mm.a.mlp.2.weight", 1)),
     **dict.fromkeys(("meralion", "dots3note_a", "lfm2a"), ("mm.a.mlp.3.weight", 1)),
     "qwen2a": ("mm.a.fc.weight", 1),
+    "qwen3tts_gen": ("a.gen.code.out_embd.weight", 0),
+    "pockettts_gen": ("a.gen.input_linear.weight", 1),
 }
 # Patches a side that become one token, where the file does not say.
 _MERGES = {
@@ -87,11 +91,14 @@ class Encoder:
 
 @dataclass(frozen=True, slots=True)
 class ProjectorHeader:
-    """A projector by its `header`: the encoder that sees, the one that hears; at least one of them."""
+    """A projector by its `header`: the encoder that sees, the one that hears, and what makes sound of hidden states
+    (`speech`); at least one of them. What speaks may take the sound of a voice to speak with."""
 
     header: Header
     vision: Encoder | None
     audio: Encoder | None
+    speech: Encoder | None = None
+    takes_voice: bool = False
 
     @property
     def path(self) -> Path:
@@ -106,8 +113,12 @@ class ProjectorHeader:
         return self.audio is not None
 
     @property
+    def speaks(self) -> bool:
+        return self.speech is not None
+
+    @property
     def encoders(self) -> tuple[Encoder, ...]:
-        return tuple(encoder for encoder in (self.vision, self.audio) if encoder)
+        return tuple(encoder for encoder in (self.vision, self.audio, self.speech) if encoder)
 
     @property
     def type_name(self) -> str:
@@ -126,14 +137,15 @@ def read_projector(path: Path) -> ProjectorHeader:
 
 def parse_projector(header: Header) -> ProjectorHeader:
     """Return what `header` says of a projector. Raises ModelFileError for another file, and for one that neither sees
-    nor hears."""
+    nor hears nor speaks."""
     path = header.path
     if header.architecture != _ARCHITECTURE and header.text("general.type") != PROJECTOR_MARK:  # their general.type too
         raise ModelFileError(f"{path.name} is not a projector.", _REMEDY)
-    vision, audio = _encoder(header, "vision"), _encoder(header, "audio")
-    if vision is None and audio is None:
+    vision, audio, speech = (_encoder(header, name) for name in get_args(EncoderName))
+    if vision is None and audio is None and speech is None:
         raise ModelFileError(f"{path.name} is a projector without a vision or audio encoder.", _REMEDY)
-    return ProjectorHeader(header, vision, audio)
+    takes_voice = header.text("clip.audio.projector_type") in _VOICES
+    return ProjectorHeader(header, vision, audio, speech, takes_voice)
 
 
 def mismatch(projector: ProjectorHeader, model: Header) -> str:
@@ -155,7 +167,7 @@ def input_width(model: Header) -> int:
 def _encoder(header: Header, name: EncoderName) -> Encoder | None:
     kind = header.text("clip.projector_type") or header.text(f"clip.{name}.projector_type")
     kind = _BY_ENCODER.get((kind, name), kind)
-    if header.metadata.get(f"clip.has_{name}_encoder") is not True or kind in _SPEAKERS:
+    if header.metadata.get(_HAS_ENCODER.get(name, f"clip.has_{name}_encoder")) is not True or kind in _VOICES:
         return None
 
     def size(key: str, default: int = 0) -> int:

@@ -20,6 +20,7 @@ from app.engine.llama.head_contexts import AutoregressiveContext, BlockContext, 
 from app.engine.llama.model import LlamaModel, LoadedHead, dry_compute_bytes, vocabulary_alone
 from app.engine.llama.native import EvalObserver, init_numa, native_log, system_info
 from app.engine.llama.projector import LlamaProjector, ProjectorOptions
+from app.engine.llama.speaker import LlamaSpeaker
 
 __all__ = [
     "ActivationRecorder",
@@ -33,6 +34,7 @@ __all__ = [
     "LlamaBackend",
     "LlamaModel",
     "LlamaProjector",
+    "LlamaSpeaker",
     "LoadedHead",
     "MtpContext",
     "ProjectorOptions",

@@ -22,9 +22,11 @@ from numpy.typing import NDArray
 from app.engine.backend import Chunk, DecodeStatus, Sampler, State, holds_window
 from app.engine.llama.grammar_samplers import FirstCharacters, Grammar, GrammarSampler
 from app.engine.llama.native import lib, native_log
+from app.engine.llama.projector import LlamaProjector
 from app.engine.llama.rope_scaling import scales_rotations
 from app.engine.llama.samplers import Candidates, ChainBuilder, LlamaSampler
 from app.engine.llama.sequence_memory import PositionMap, SequenceMemory, StateBuffers, StateMemory
+from app.engine.llama.speaker import LlamaSpeaker
 from app.engine.llama.step_weights import StepWeights
 from app.engine.llama.tokenizer import LlamaTokenizer
 from app.engine.loop.sampling import check_biases, n_candidates
@@ -196,6 +198,15 @@ class LlamaBackend:
     @cached_property
     def _end_tokens(self) -> tuple[int, ...]:
         return tuple(token for token in range(self.facts.n_vocab) if self.is_eog(token))
+
+    def speaker(self, projector: LlamaProjector) -> LlamaSpeaker:
+        """Return what speaks with this context and `projector`; nothing else may compute with the context from then on.
+        Close it before both."""
+
+        def new_sampler(params: SamplingParams, banned: tuple[int, ...]) -> LlamaSampler:
+            return LlamaSampler(self._candidates, self._chains.build(params, banned, ()))
+
+        return LlamaSpeaker(self._context, projector, new_sampler, self.facts.n_outputs)
 
     def set_adapters(self, adapters: AdapterSet) -> None:
         if adapters != self._adapters:

@@ -57,6 +57,7 @@ _NOT_REPORTED = re.compile(
     r"n_ctx_seq \(\d+\) > n_ctx_train"  # counts the cells of all answers, which share them
     # An interrupted batch is no error: nobody waits for its answer any more (GGML_STATUS_ABORTED is 1).
     r"|graph_compute_async failed with error 1$|failed to compute graph, compute status: 1$|failed to decode, ret = 2$"
+    r"|embeddings required but some input tokens were not marked as outputs"  # of a model that speaks: all are wanted
     r"|using full-size SWA cache"  # that of a draft head, which asks for it
     r"|removing memory module entries"  # follows an interrupted batch, or a failure that was reported already
 )

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import ctypes
 import hashlib
+import math
 import os
 import threading
 from collections import OrderedDict
@@ -32,6 +33,7 @@ from quantizer.gguf.gguf_reader import ModelFileError
 from quantizer.system.errors import EngineError
 
 _PIECE_NODES = 32  # of a graph, computed before it can be interrupted: a transformer's layer or two
+_BOUNDED_PIECE_NODES = 256  # of graphs that generate sound: many small nodes
 _I32 = 26  # ggml_type@0.3.36
 _N_LAYOUTS = 4  # whose decoded content stays in memory
 _REMEDY = "See `localllm show`, or name another projector with --projector."
@@ -41,12 +43,13 @@ _NO_TOKENS = "The picture or sound is too small: it becomes no tokens.", "Send a
 class EncodingGuard:
     """The callback of libmtmd's graphs: an encoding can be interrupted, and no lookup leaves its table. A projector has
     tables by position, and a large picture more positions than the table of a wrong or hostile file: ggml (0.3.36) ends
-    the process on such a lookup. So each is checked before it is computed. Must exist as long as the projector."""
+    the process on such a lookup. So each is checked before it is computed, but in graphs that generate sound: libmtmd
+    bounds what those look up. Must exist as long as the projector."""
 
     def __init__(self) -> None:
         self.callback = lib.ggml_backend_sched_eval_callback(self._on_node)
         self._interrupted = threading.Event()
-        self._n_nodes = 0
+        self._n_nodes, self._is_bounded = 0, False
         self.has_overrun = False  # whether the last encoding looked up a row that no table has: its result is wrong
         self._failure: Exception | None = None
         self._get_rows = ggml_ops("GET_ROWS")["GET_ROWS"]
@@ -58,9 +61,11 @@ class EncodingGuard:
         """Whether the last encoding was interrupted and its result is incomplete."""
         return self._interrupted.is_set()
 
-    def begin(self, *, is_only_begun: bool = False) -> None:
-        """Guard another encoding; one that `is_only_begun` ends after its first node."""
+    def begin(self, *, is_only_begun: bool = False, is_bounded: bool = False) -> None:
+        """Guard another encoding; one that `is_only_begun` ends after its first node, one that `is_bounded` looks up
+        what libmtmd has checked."""
         self._n_nodes, self.has_overrun, self._failure = 0, False, None
+        self._is_bounded = is_bounded
         if is_only_begun:
             self._interrupted.set()
         else:
@@ -77,6 +82,9 @@ class EncodingGuard:
         """Return whether a piece ends with a node, or, once that is computed, whether the next piece follows."""
         if not is_asking:
             return not self._interrupted.is_set()
+        self._n_nodes += 1
+        if self._is_bounded:  # graphs of thousands of nodes, each frame: reading one takes longer than computing it
+            return self._n_nodes % _BOUNDED_PIECE_NODES == 0 or self._interrupted.is_set()
         try:
             node = ctypes.cast(address, ctypes.POINTER(Tensor)).contents
             if node.op == self._get_rows:
@@ -84,7 +92,6 @@ class EncodingGuard:
         except Exception as failure:  # an exception that crosses ctypes is lost, and native code goes on
             self._failure = failure
             self._interrupted.set()
-        self._n_nodes += 1
         return self._n_nodes % _PIECE_NODES == 0 or self._interrupted.is_set()
 
     def _keep_inside(self, node: Tensor) -> None:
@@ -129,7 +136,7 @@ class ProjectorOptions:
 
 class LlamaProjector:
     """A loaded projector; close it before its model, whose pointer it gets. It owns its decoder. One thread makes all
-    calls but `close`."""
+    calls but `close`. libmtmd's own functions take its `pointer`; each of their graphs is begun by its `guard`."""
 
     def __init__(self, path: Path, model: int, options: ProjectorOptions, decoder: MediaDecoder) -> None:
         """Load the validated projector at `path`. Raises EngineError with libmtmd's message, MemoryShortError without
@@ -141,18 +148,18 @@ class LlamaProjector:
             params.device = gpu_address(options.device)
         params.print_timings = False
         params.n_threads = options.n_threads
-        self._guard = EncodingGuard()
-        params.cb_eval = self._guard.callback
+        self.guard = EncodingGuard()
+        params.cb_eval = self.guard.callback
         if options.limits_tokens:
             params.image_max_tokens = options.max_whole_tokens
         self._options, self._decoder = options, decoder
         self._owned = ExitStack()
         self._owned.callback(decoder.close)
-        self._projector = mtmd().mtmd_init_from_file(os.fsencode(path), model, params)
-        if not self._projector:
+        self.pointer = mtmd().mtmd_init_from_file(os.fsencode(path), model, params)
+        if not self.pointer:
             self.close()
             raise load_error(f"llama.cpp cannot load the projector {path.name}", log.last_lines(), _REMEDY)
-        self._owned.callback(mtmd().mtmd_free, self._projector)
+        self._owned.callback(mtmd().mtmd_free, self.pointer)
         self._n_vocab = lib.llama_vocab_n_tokens(lib.llama_model_get_vocab(model))
         self._n_embd = lib.llama_model_n_embd_inp(model)
         self._layouts: OrderedDict[bytes, _Chunks] = OrderedDict()  # by the file's SHA-256, the oldest first
@@ -160,11 +167,20 @@ class LlamaProjector:
 
     @property
     def sees(self) -> bool:
-        return bool(mtmd().mtmd_support_vision(self._projector))
+        return bool(mtmd().mtmd_support_vision(self.pointer))
 
     @property
     def hears(self) -> bool:
-        return bool(mtmd().mtmd_support_audio(self._projector))
+        return self.has_sound_encoder and not self.speaks
+
+    @property
+    def speaks(self) -> bool:
+        return bool(mtmd().mtmd_gen_audio_get_info(self.pointer).type != mtmd().MTMD_GEN_AUDIO_TYPE_NONE)
+
+    @property
+    def has_sound_encoder(self) -> bool:
+        """Whether it hears or, where it speaks, takes the sound of a voice to speak with."""
+        return bool(mtmd().mtmd_support_audio(self.pointer))
 
     def layout(self, media: MediaInput) -> MediaLayout:
         data = media.data
@@ -177,7 +193,7 @@ class LlamaProjector:
         if known := self._layouts.get(sha256):
             self._layouts.move_to_end(sha256)
             return known.layout
-        with self._bitmap(data, form) as bitmap:
+        with self.bitmap(data, form) as bitmap:
             chunks = self._tokenize(bitmap, form)
         try:
             layout = self._layout(chunks, sha256)
@@ -192,27 +208,54 @@ class LlamaProjector:
 
     def encode(self, chunk: MediaChunk) -> Embeddings:
         is_failed = self._run(chunk)
-        if self._guard.is_interrupted:
+        if self.guard.is_interrupted:
             raise EngineError("The encoding of a picture or sound was interrupted.", "Send the request again.")
         if is_failed:
             cause = f"A picture or sound could not be encoded: {native_log().last_lines(1)}"
             raise EngineError(cause, "Try it again, or name another projector with --projector.")
-        if self._guard.has_overrun:
+        if self.guard.has_overrun:
             cause = "The picture or sound is too large for this projector."
             raise RequestError(cause, "Send a smaller or shorter one, or name another projector with --projector.")
         shape = (chunk.n_tokens, self._n_embd)
-        embeddings = np.ctypeslib.as_array(mtmd().mtmd_get_output_embd(self._projector), shape).copy()
+        embeddings = np.ctypeslib.as_array(mtmd().mtmd_get_output_embd(self.pointer), shape).copy()
         if not np.isfinite(embeddings).all():
             cause = "The projector computed NaN or infinite embeddings."
             raise EngineError(cause, "Name another projector with --projector.")
         return embeddings
+
+    def try_to_speak(self, voice: MediaInput) -> None:
+        """Encode `voice`, generate a frame and decode it to samples, beside no backbone; an unfit projector ends the
+        process here. Raises EngineError where libmtmd cannot."""
+        native, silence = mtmd(), (ctypes.c_float * self._n_embd)()
+        self.guard.begin(is_bounded=True)
+        given, made = native.mtmd_gen_inp_default(self.pointer), native.mtmd_gen_out()
+        given.embd = silence
+        is_failed = bool(native.mtmd_gen_audio_process(self.pointer, ctypes.byref(given), ctypes.byref(made)))
+        if not is_failed:
+            codes, feats = made.codes[: made.n_codes], made.feats[: made.n_feats]  # the next call overwrites them
+            given = native.mtmd_gen_inp_default(self.pointer)
+            given.type = native.MTMD_GEN_PROCESS_TYPE_GEN_WAV
+            given.codes, given.n_codes = (ctypes.c_int32 * len(codes))(*codes), len(codes)
+            given.feats, given.n_feats = (ctypes.c_float * len(feats))(*feats), len(feats)
+            is_failed = bool(native.mtmd_gen_audio_process(self.pointer, ctypes.byref(given), ctypes.byref(made)))
+        if not is_failed and self.has_sound_encoder:
+            form = format_of(voice.data)
+            with self.bitmap(voice.data, form) as bitmap:
+                chunks = self._tokenize(bitmap, form)
+            pointers = (native.mtmd_input_chunks_get(chunks, i) for i in range(native.mtmd_input_chunks_size(chunks)))
+            is_sound = native.MTMD_INPUT_CHUNK_TYPE_AUDIO
+            sounds = [each for each in pointers if native.mtmd_input_chunk_get_type(each) == is_sound]
+            is_failed = not sounds or bool(native.mtmd_encode_chunk(self.pointer, sounds[0]))
+            native.mtmd_input_chunks_free(chunks)
+        if is_failed:
+            raise EngineError(f"The projector cannot speak: {native_log().last_lines(1)}", _REMEDY)
 
     def try_to_encode(self, chunk: MediaChunk) -> None:
         """Build the graph of a chunk and compute its first node; an unfit projector ends the process here."""
         self._run(chunk, is_only_begun=True)
 
     def interrupt(self) -> None:
-        self._guard.interrupt()
+        self.guard.interrupt()
 
     def close(self) -> None:
         self._owned.close()
@@ -222,22 +265,24 @@ class LlamaProjector:
         found = (known.find(chunk.content_id) for known in self._layouts.values())
         if not (pointer := next(filter(None, found), 0)):
             raise KeyError(chunk.content_id)
-        self._guard.begin(is_only_begun=is_only_begun)
-        is_failed = bool(mtmd().mtmd_encode_chunk(self._projector, pointer))
-        self._guard.check()
+        self.guard.begin(is_only_begun=is_only_begun)
+        is_failed = bool(mtmd().mtmd_encode_chunk(self.pointer, pointer))
+        self.guard.check()
         return is_failed
 
     @contextmanager
-    def _bitmap(self, data: bytes, form: MediaFormat) -> Iterator[int]:
+    def bitmap(self, data: bytes, form: MediaFormat, max_s: float = math.inf) -> Iterator[int]:
+        """Give the decoded file as libmtmd takes it, of a sound its first `max_s` seconds."""
         if form.kind is MediaKind.PICTURE:
             picture = self._decoder.picture(data)
             rgb = ctypes.cast(ctypes.c_char_p(picture.rgb), ctypes.POINTER(ctypes.c_uint8))
             bitmap = mtmd().mtmd_bitmap_init(picture.width, picture.height, rgb)  # copies them
         else:
-            rate = mtmd().mtmd_get_audio_sample_rate(self._projector)
+            rate = mtmd().mtmd_get_audio_sample_rate(self.pointer)
             samples = self._decoder.sound(data, rate).samples
+            n_samples = min(len(samples), int(min(max_s, len(samples)) * rate))
             pointer = samples.ctypes.data_as(ctypes.POINTER(ctypes.c_float))
-            bitmap = mtmd().mtmd_bitmap_init_from_audio(len(samples), pointer)
+            bitmap = mtmd().mtmd_bitmap_init_from_audio(n_samples, pointer)
         try:
             yield bitmap
         finally:
@@ -249,7 +294,7 @@ class LlamaProjector:
         text = mtmd().mtmd_input_text(marker, len(marker), False, True)
         chunks = mtmd().mtmd_input_chunks_init()
         bitmaps = (ctypes.c_void_p * 1)(bitmap)
-        if mtmd().mtmd_tokenize(self._projector, chunks, ctypes.byref(text), bitmaps, 1):
+        if mtmd().mtmd_tokenize(self.pointer, chunks, ctypes.byref(text), bitmaps, 1):
             mtmd().mtmd_input_chunks_free(chunks)
             cause = f"The projector cannot take this {form.kind}: {native_log().last_lines(1)}"
             raise RequestError(cause, f"Send another {form.kind}.")
@@ -274,7 +319,7 @@ class LlamaProjector:
         if mtmd().mtmd_input_chunk_get_type(pointer) == mtmd().MTMD_INPUT_CHUNK_TYPE_TEXT:
             return self._tokens(pointer)
         n_tokens = mtmd().mtmd_input_chunk_get_n_tokens(pointer)
-        is_causal = not mtmd().mtmd_decode_use_non_causal(self._projector, pointer)
+        is_causal = not mtmd().mtmd_decode_use_non_causal(self.pointer, pointer)
         if n_tokens == 0:
             raise RequestError(*_NO_TOKENS)
         if not is_causal and n_tokens > self._options.max_whole_tokens:
@@ -306,7 +351,7 @@ class LlamaProjector:
     def _positions(self, pointer: int, n_tokens: int) -> NDArray[np.int32] | None:
         """Return time, height and width of each token of a picture under M-RoPE, None where they count up."""
         picture = mtmd().mtmd_input_chunk_get_tokens_image(pointer)
-        if not picture or not mtmd().mtmd_decode_use_mrope(self._projector):
+        if not picture or not mtmd().mtmd_decode_use_mrope(self.pointer):
             return None
         found = (mtmd().mtmd_image_tokens_get_decoder_pos(picture, 0, index) for index in range(n_tokens))
         positions = np.array([(each.t, each.y, each.x) for each in found], np.int64)

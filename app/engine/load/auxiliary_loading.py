@@ -52,7 +52,7 @@ from quantizer.system.memory_limit import out_of_memory
 from quantizer.system.process import python_command, run_to_exit
 
 if TYPE_CHECKING:
-    from app.engine.llama import LlamaBackend, LlamaModel, LlamaProjector, LoadedHead
+    from app.engine.llama import LlamaBackend, LlamaModel, LlamaProjector, LlamaSpeaker, LoadedHead
 
 
 Place = Callable[[Path, EngineConfig], LoadParameters]  # where the layers of another file go
@@ -225,10 +225,12 @@ def _mismatch(path: Path, reason: str) -> ModelFileError:
 
 @dataclass(frozen=True, slots=True)
 class LoadedProjector:
-    """A projector with the key of its embeddings: its file, and the limit of chunks that need one batch."""
+    """A projector with the key of its embeddings: its file, and the limit of chunks that need one batch; and what
+    speaks with it, if it does."""
 
     encoder: LlamaProjector
     key: str
+    speaker: LlamaSpeaker | None = None
 
 
 def usable_projector(
@@ -275,17 +277,21 @@ def load_projector(
     )
     encoder = model.projector(projector.path, options, DecoderProcess())
     owned.callback(encoder.close)
-    backend.facts = replace(backend.facts, sees=encoder.sees, hears=encoder.hears)
+    backend.facts = replace(backend.facts, sees=encoder.sees, hears=encoder.hears, speaks=encoder.speaks)
     limit = "" if is_causal else f"-{n_whole}"
-    return LoadedProjector(encoder, f"{model_key(projector.path)}{limit}")
+    speaker = None
+    if encoder.speaks:
+        speaker = backend.speaker(encoder)
+        owned.callback(speaker.close)
+    return LoadedProjector(encoder, f"{model_key(projector.path)}{limit}", speaker)
 
 
 def media_queue_of(
     projector: LoadedProjector | None, weights: str, cache_dir: Path, *, saves: bool
 ) -> NewMediaQueue | None:
-    """Return what makes the queue over a projector, for a model with the key `weights`; None without a projector. With
-    `saves` layouts and embeddings are kept on disk."""
-    if projector is None:
+    """Return what makes the queue over a projector, for a model with the key `weights`; None without a projector, and
+    for one that speaks. With `saves` layouts and embeddings are kept on disk."""
+    if projector is None or projector.speaker is not None:
         return None
     folder = cache_dir / "media" / f"{weights}-{projector.key}"
     encoder, max_bytes = projector.encoder, MAX_DISK_BYTES if saves else 0
@@ -354,6 +360,8 @@ def _run(model: Path, projector: Path) -> None:
                     loaded.try_to_encode(_first_chunk(loaded.layout(_file(_PICTURE, decoder.size))))
             decoder.size = _SIZE
             loaded.encode(_first_chunk(loaded.layout(_file(_PICTURE))))
+        if loaded.speaks:
+            loaded.try_to_speak(_file(_SOUND))
         if loaded.hears:
             loaded.encode(_first_chunk(loaded.layout(_file(_SOUND))))
 

@@ -56,6 +56,7 @@ from app.engine.request import Adapter
 from app.engine.speculative.cost_model import StepCost
 from app.engine.speculative.draft_model import DraftModel
 from app.engine.speculative.draft_source import DraftSource
+from app.engine.speech import SPEECH_N_CTX, Speaker, is_speaker
 from app.engine.tuning.speed_bench import measure_step_cost
 from app.engine.tuning.tune_results import (
     COPY_FROM,
@@ -106,8 +107,9 @@ class LoadedEngine:
     `owned` frees all of it. `record_use`, `record_speed` and `record_drafts` store what the next load uses. Whoever
     makes an embedder closes it, and so whoever makes the queue of pictures and sounds, which a model with a projector
     has, or the context in which `n_batch_answers` of batches run at once; without `new_batch_backend` they run among
-    the others. That of `new_deterministic_backend` is for one answer at a time. `threads` is None where the user chose
-    their number, or one is enough; `prompt_cost` is what a prompt is expected to cost."""
+    the others. That of `new_deterministic_backend` is for one answer at a time. A `speaker` computes with
+    the context of `backend`. `threads` is None where the user chose their number, or one is enough; `prompt_cost` is
+    what a prompt is expected to cost."""
 
     backend: Backend
     new_embedder: Callable[[], Embedder]
@@ -126,6 +128,7 @@ class LoadedEngine:
     n_batch_answers: int = 0
     new_batch_cost: Callable[[], StepCost] = StepCost
     new_deterministic_backend: Callable[[], Backend] | None = None
+    speaker: Speaker | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -210,7 +213,10 @@ def load_model(path: Path, config: EngineConfig, cache_dir: Path, listener: Load
             CopyRoom(listener.on_notice).refuse(
                 copy_bytes(planner.model.tensors, wanted), "the model leaves too little memory beside it"
             )
-        if not native.backend.facts.can_generate:
+        if is_speaker(header):
+            speaks = "" if native.backend.facts.speaks else " It speaks with its mmproj file only, which is not loaded."
+            listener.on_notice(f"{header.path.name} says texts aloud; it cannot chat.{speaks}")
+        elif not native.backend.facts.can_generate:
             listener.on_notice(f"{header.path.name} makes embeddings or ranks documents; it cannot chat.")
         place = partial(devices.parameters, setting=attempt.setting)
         draft_sources = load_draft_sources(
@@ -244,6 +250,7 @@ def load_model(path: Path, config: EngineConfig, cache_dir: Path, listener: Load
                     is_chosen=prepared.config.has_chosen_projector,
                 ),
             ),
+            speaker=None if native.projector is None else native.projector.speaker,
             new_media_queue=media_queue_of(
                 native.projector, prepared.key, cache_dir, saves=prepared.config.saves_prefixes
             ),
@@ -270,7 +277,8 @@ def _prepare(path: Path, requested: EngineConfig, cache_dir: Path, listener: Loa
         listener.on_notice(NOTICE)
     if warning := cache_warning(cache_dir):
         listener.on_notice(warning)
-    config, notice = size_context(requested, header, is_on_host=not devices.has_gpu)
+    sized = _for_speech(requested) if is_speaker(header) else requested
+    config, notice = size_context(sized, header, is_on_host=not devices.has_gpu)
     config, passed_over = with_found_draft(config, header, cache_dir)
     config, projector, unsound = usable_projector(config, header, cache_dir)
     for sentence in filter(None, (notice, exposure_warning(config.rpc), *passed_over, *config.passed_over, unsound)):
@@ -362,6 +370,8 @@ def _open(
         log.take_buffers()  # those of contexts that looked for weights count nowhere
         backend = model.context(attempt.config, setting, head=loaded_head)
         owned.callback(backend.close)
+        if is_speaker(header):
+            backend.facts = replace(backend.facts, can_generate=False)
         usage = llama.buffer_bytes_by_device((*buffers, *log.take_buffers()))
         loaded_projector = None
         if projector is not None:
@@ -372,6 +382,13 @@ def _open(
         return _NativeModel(
             model, backend, setting, usage, owned.pop_all(), loaded_projector, projector_bytes, has_head
         )
+
+
+def _for_speech(config: EngineConfig) -> EngineConfig:
+    """Return `config` for a model that speaks, whose context holds a sentence and its sound: more cells would be for
+    nothing."""
+    n_ctx = config.n_ctx or SPEECH_N_CTX
+    return replace(config, n_ctx=n_ctx, n_cells=n_ctx, n_sequences=1, saves_prefixes=False)
 
 
 def _numa_choice(attempt: LoadAttempt) -> NumaChoice | None:

@@ -31,6 +31,8 @@ _HEARS = frozenset(
         *("granite_speech", "gemma3na", "gemma4a", "gemma4ua", "parakeet", "dots3note_a", "mimo_audio"),
     )
 )
+_SPEAKS = frozenset(("qwen3tts_gen", "pockettts_gen"))
+_KINDS = {"vision": _SEES, "audio": _HEARS, "gen.audio": _SPEAKS}
 # Kinds whose embeddings or positions depend on what stands before a picture, so that prompts cannot share them.
 _DEPENDENT = {
     "hunyuanvl": "the positions in a picture depend on the pictures before it",
@@ -38,7 +40,7 @@ _DEPENDENT = {
 }
 _REMEDY = "Name the mmproj GGUF that belongs to the model with --projector, or none."
 
-# Suffix after "clip.vision." or "clip.audio." -> inclusive range of a whole number.
+# Suffix after "clip.vision.", "clip.audio." or "clip.gen.audio." -> inclusive range of a whole number.
 _RANGES = {
     "image_size": (1, 8192),
     "patch_size": (1, 256),
@@ -92,7 +94,7 @@ def check_projector_header(projector: ProjectorHeader, model: Header) -> Project
         if reason := _DEPENDENT.get(encoder.kind):
             cause = f"{path.name} cannot be used ({encoder.kind}): {reason}."
             raise ModelFileError(cause, "Use the model for text only.")
-        if encoder.kind not in (_SEES if encoder.name == "vision" else _HEARS):
+        if encoder.kind not in _KINDS[encoder.name]:
             cause = f"{path.name} is a projector of an unknown kind, {encoder.kind[:32]!r}."
             raise ModelFileError(cause, "Update localllm, or set the projector to none.")
         for fault in _faults(projector.header, encoder):

@@ -305,7 +305,7 @@ class Admission:
         fit."""
         request = self._with_shift(request)
         if not self._facts.can_generate:
-            raise RequestError("This model only embeds or ranks texts; it cannot chat.", "Load a chat model.")
+            raise RequestError("This model only embeds, ranks or says texts; it cannot chat.", "Load a chat model.")
         adapters = adapter_set(self._facts.adapters, request.lora)
         prompt = self._prompt_tokens(request, layouts)
         tokens = prompt.tokens

@@ -444,7 +444,8 @@ def describe_projector(
     planned: PlannedProjector | None, facts: BackendFacts, device: str, *, is_chosen: bool
 ) -> tuple[LoadedSetting, ...]:
     """Return the projector of a loaded model, its bytes and its `device` (empty: the processor); none without one."""
-    takes = " and ".join(verb for verb, does in (("sees", facts.sees), ("hears", facts.hears)) if does)
+    can = (("sees", facts.sees), ("hears", facts.hears), ("speaks", facts.speaks))
+    takes = " and ".join(verb for verb, does in can if does)
     if planned is None or not takes:
         return ()
     n_bytes = planned.n_bytes + planned.compute_bytes + planned.excess_bytes

@@ -189,6 +189,8 @@ def _projector_rows(described: ModelDescription, found: FoundProjector) -> list[
         rows += [("sees", f"pictures of {described.picture_tokens:,} tokens{most if varies else ''}")]
     if described.hears:
         rows += [("hears", f"sounds of about {described.sound_tokens:,} tokens in 30 seconds")]
+    if found.speaks:
+        rows += [("speaks", "texts aloud: localllm speak")]
     if found.projector is not None:
         size = f"{found.projector.n_bytes:,} bytes of weights"
         kind = f"{described.projector_type}, " if described.projector_type else ""

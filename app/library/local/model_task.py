@@ -1,5 +1,5 @@
-"""What a model was made for, by its header: text, vectors of texts, or the order of texts for a question; and which
-models of the library were made for one of these."""
+"""What a model was made for, by its header: text, vectors of texts, the order of texts for a question, or speech; and
+which models of the library were made for one of these."""
 
 from __future__ import annotations
 
@@ -11,15 +11,18 @@ from app.library.local.model_files import ModelRef, stat_model
 from app.library.local.resolve import BUILT_IN, available
 from app.settings.settings import Settings
 from quantizer.gguf.gguf_reader import ModelFileError
+from quantizer.gguf.projector_header import SPEAKING_ARCHITECTURES
 
-ModelTask: TypeAlias = Literal["text", "vectors", "ranking"]
+ModelTask: TypeAlias = Literal["text", "vectors", "ranking", "speech"]
 
 _RANK = 4  # as a `pooling_type`
 _WITH_ENCODER = ("t5", "t5encoder")  # only the encoder runs
 
 
 def task_of(architecture: str, metadata: Mapping[str, object]) -> ModelTask:
-    """Return what a model was made for: those that pool the vectors of tokens write no text."""
+    """Return what a model was made for: those that pool the vectors of tokens, or speak, write no text."""
+    if architecture in SPEAKING_ARCHITECTURES:
+        return "speech"
     pooling = metadata.get(f"{architecture}.pooling_type")
     if pooling == _RANK:
         return "ranking"

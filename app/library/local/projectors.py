@@ -1,4 +1,4 @@
-"""Which projector belongs to a model: the file that lets it see or hear, found where programs keep one.
+"""Which projector belongs to a model: the file that lets it see, hear or speak, found where programs keep one.
 
 Owns where it is looked for (the model's folder, that of its commit in a Hugging Face cache, the layers of a model of
 Ollama), which of several is taken, and what a choice of the settings means. Reads headers only: whether
@@ -76,6 +76,10 @@ class FoundProjector:
     @property
     def hears(self) -> bool:
         return self.projector is not None and self.projector.hears
+
+    @property
+    def speaks(self) -> bool:
+        return self.projector is not None and self.projector.speaks
 
 
 NOTHING_FOUND = FoundProjector()

@@ -130,7 +130,8 @@ async def write_prompt(
     if it `opens_answer`. Raises RequestError where the
     template refuses them, and NoTemplateError."""
     if not model.file.chat_template and model.file.task != "text":
-        raise RequestError(f"{model.ref.id} only embeds or ranks texts; it cannot chat.", "Use a chat model.")
+        does = "says texts aloud" if model.file.task == "speech" else "embeds or ranks texts"
+        raise RequestError(f"{model.ref.id} only {does}; it cannot chat.", "Use a chat model.")
     if not model.file.chat_template:
         raise NoTemplateError(f"{model.ref.id} has no chat template.", "Use /v1/completions with it.")
     messages = model.file.recipe.begin(messages)

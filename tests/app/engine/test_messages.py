@@ -13,6 +13,7 @@ from app.engine.messages import Truncation
 from app.engine.request import (
     Adapter,
     FinishReason,
+    MediaInput,
     ReasoningBudget,
     Request,
     SamplingParams,
@@ -52,6 +53,8 @@ SAMPLES = [
         prompt="",
         sampling=SamplingParams(logit_bias=((1, -math.inf), (2, 0.5)), dry_sequence_breakers=("é",)),
     ),
+    messages.Speak(request_id="a", sentences=("é.", "b"), voice=MediaInput("", "QQ==")),
+    messages.Spoken("a", 1, b"\0\xff", 24_000, is_cut=True),
     messages.Abort("a"),
     messages.EndThought("a"),
     messages.Tokenize("c", "text", True, False),

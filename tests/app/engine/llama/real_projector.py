@@ -56,10 +56,10 @@ def difference(projector: LlamaProjector, base64: str) -> float:
     """How far pixels or samples are from those that llama.cpp's own helper decodes, at most; 0 to 255 or -1 to 1."""
     data, native = MediaInput("", base64).data, mtmd()
     buffer, options = (ctypes.c_uint8 * len(data)).from_buffer_copy(data), native.mtmd_helper_init_opt_default()
-    bitmap = native.mtmd_helper_bitmap_init_from_buf(projector._projector, buffer, len(data), False, options)
+    bitmap = native.mtmd_helper_bitmap_init_from_buf(projector.pointer, buffer, len(data), False, options)
     expected = bytes(native.mtmd_bitmap_get_data(bitmap)[: native.mtmd_bitmap_get_n_bytes(bitmap)])
     if format_of(data).kind is MediaKind.SOUND:
-        rate = native.mtmd_get_audio_sample_rate(projector._projector)
+        rate = native.mtmd_get_audio_sample_rate(projector.pointer)
         found, samples = projector._decoder.sound(data, rate).samples, np.frombuffer(expected, np.float32)
         assert abs(len(found) - len(samples)) <= 1, "a decoder may round the last sample"
         n_samples = min(len(found), len(samples))

@@ -188,6 +188,8 @@ async def test_a_model_without_a_template_is_refused_by_an_error_that_a_chat_kno
 async def test_a_model_that_embeds_is_refused_by_what_it_is_for() -> None:
     with pytest.raises(RequestError, match="only embeds or ranks texts; it cannot chat"):
         await prompt("", HELLO, task="vectors")
+    with pytest.raises(RequestError, match="only says texts aloud; it cannot chat"):
+        await prompt("", HELLO, task="speech")
 
 
 SYSTEM, FIRST, ANSWER, LAST = (
