@@ -39,6 +39,7 @@ from app.service.api.ollama import routes as ollama
 from app.service.api.openai import audio as openai_audio
 from app.service.api.openai import models as openai_models
 from app.service.api.openai import routes as openai
+from app.service.api.openai import speech as openai_speech
 from app.service.api.openai.models import is_anthropic
 from app.service.api.responses import routes as responses
 from app.service.api.responses.exchange import Runs
@@ -70,7 +71,7 @@ if TYPE_CHECKING:  # which imports this module when its model loads already
 
 # Each has a router.
 _ROUTE_MODULES = (
-    *(openai, openai_audio, openai_models, responses, batches, anthropic, ollama, ollama_library),
+    *(openai, openai_audio, openai_speech, openai_models, responses, batches, anthropic, ollama, ollama_library),
     *(lmstudio, lmstudio_chat, lmstudio_models, lmstudio_sdk, llamacpp, llamacpp_server, llamacpp_tokens),
     *(native_status, read_ahead, native_library, native_jobs, docs),
 )

@@ -42,6 +42,7 @@ AnyPromptBody = TypeVar("AnyPromptBody", bound=PromptField)
 
 _WORDS: Mapping[str, tuple[str, str]] = {"image": ("sees pictures", "see"), "audio": ("hears sounds", "hear")}
 _SMALLEST_THAT_HEARS = "ggml-org/Qwen3-ASR-0.6B-GGUF"
+_ONE_THAT_SPEAKS = "ggml-org/Qwen3-TTS-12Hz-1.7B-Base-GGUF"
 MAX_REMEMBERED = 256  # digests of refused content
 
 
@@ -139,20 +140,45 @@ async def model_of(
 async def hearing_model_of(request: Request, name: str) -> ServedModel:
     """Return the model that hears the sound of `request`, as `model_of`. Raises RequestError, with a remedy that names
     one, where the model does not hear, or of several none is named."""
-    models = app_state(request).models
-    try:
-        model = await model_of(request, name, purpose="sounds")
-    except UnknownModelError:
-        if not (models.settings.any_name and is_placeholder(name)):
-            raise
-        model = None
+    model, able = await _model_for(request, name, "sounds")
     if model is not None and model.senses.hears:
         return model
-    able = [ref.id for ref in await models.catalog.installed_for("sounds")]
     if len(able) > 1 and (model is None or not name):
         raise RequestError("The request names no model, and several here hear sounds.", f"Name one: {', '.join(able)}.")
     cause = "No model here hears sounds." if model is None else f"{model.ref.id} hears no sounds."
-    raise RequestError(cause, await _remedy(models, "audio"))
+    raise RequestError(cause, await _remedy(app_state(request).models, "audio"))
+
+
+async def speaking_model_of(request: Request, name: str) -> ServedModel:
+    """Return the model that says the text of `request`, as `model_of`. Raises RequestError, with a remedy, where the
+    model does not speak, or of several none is named."""
+    model, able = await _model_for(request, name, "speech")
+    if model is not None and model.file.task == "speech":
+        if model.file.projector.speaks:
+            return model
+        reason = " ".join(model.file.projector.passed_over)
+        raise RequestError(
+            f"{model.ref.id} speaks only with its mmproj file, which is not there. {reason}".strip(),
+            "Put it into the model's folder, or pull the model again.",
+        )
+    if len(able) > 1 and (model is None or not name):
+        raise RequestError("The request names no model, and several here speak.", f"Name one: {', '.join(able)}.")
+    cause = "No model here speaks." if model is None else f"{model.ref.id} does not speak."
+    remedy = f"Ask {able[0]}, which does." if able else f"Get one that does: `localllm pull {_ONE_THAT_SPEAKS}`."
+    raise RequestError(cause, remedy)
+
+
+async def _model_for(request: Request, name: str, purpose: Purpose) -> tuple[ServedModel | None, list[str]]:
+    """Return the model that is named or meant, None where a placeholder means none, and the ids of those in the library
+    that serve `purpose`."""
+    models = app_state(request).models
+    model = None
+    try:
+        model = await model_of(request, name, purpose=purpose)
+    except UnknownModelError:
+        if not (models.settings.any_name and is_placeholder(name)):
+            raise
+    return model, [ref.id for ref in await models.catalog.installed_for(purpose)]
 
 
 def unload(model: ServedModel) -> None:

@@ -33,7 +33,7 @@ from app.protocol.errors import RequestError
 from app.service.http.access_log import RequestRecord, record_of
 from app.service.http.errors import RefusedError
 from app.service.http.field_faults import invalid_fields, name_field
-from app.service.http.streaming import EventStream, JsonResponse
+from app.service.http.streaming import ByteStream, EventStream, JsonResponse
 from quantizer.figures import format_number
 
 BODY_TIMEOUT_S = 60.0
@@ -372,7 +372,9 @@ def _answers(route: Route, error_kind: ErrorKind) -> dict[str, _Answer]:
     members = (annotation,) if _response_type(annotation) else get_args(annotation)
     for member in members:
         response, items = _response_type(member), get_args(member)
-        if issubclass(response, EventStream):
+        if issubclass(response, ByteStream):
+            answer.content[str(response.media_type)] = str
+        elif issubclass(response, EventStream):
             answer.streams[str(response.media_type)] = items[0]
         elif issubclass(response, JsonResponse):
             answer.content[_JSON] = items[0]

@@ -16,6 +16,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
+from app.common.event_log import log_event
 from app.protocol.codec import json_default
 from app.service.http.errors import ErrorBody, RefusedError, status_of
 from quantizer.system.errors import UserError
@@ -73,6 +74,7 @@ class EventStream(Response, Generic[Item]):
     `items` is closed at once."""
 
     media_type = "text/event-stream"
+    has_place_for_errors = True
 
     def __init__(self, items: AsyncGenerator[Item, None], error_body: ErrorBody, framing: Framing = EVENTS) -> None:
         super().__init__(headers={"cache-control": "no-cache"})
@@ -89,6 +91,9 @@ class EventStream(Response, Generic[Item]):
             if not client.is_answered:
                 await JsonResponse(self._error_body(error), status_of(error))(scope, receive, send)
                 return
+            if not self.has_place_for_errors:
+                log_event("service", f"A stream was cut: {error}")
+                return  # without the end of the body, so that the client knows that it is not whole
             await client.send(self._framing.frame(self._error_body(error)))
         finally:
             await self._items.aclose()
@@ -118,6 +123,16 @@ class LineStream(EventStream[Item]):
 
     def __init__(self, items: AsyncGenerator[Item, None], error_body: ErrorBody) -> None:
         super().__init__(items, error_body, _LINES)
+
+
+class ByteStream(EventStream[bytes]):
+    """The bytes of a file, in pieces as they come; an error after the first one cuts the connection. A subclass has the
+    media type."""
+
+    has_place_for_errors = False
+
+    def __init__(self, items: AsyncGenerator[bytes, None], error_body: ErrorBody) -> None:
+        super().__init__(items, error_body, Framing(bytes))
 
 
 class _Client:

@@ -152,8 +152,8 @@ class ModelManager:
     async def answering(self, name: str, purpose: Purpose = "text") -> ServedModel:
         """Return the model that answers a request for `name`: that one, or the one that is meant by a placeholder.
         Raises UnknownModelError as `named` does."""
-        if purpose == "sounds" and not name and (meant := await self._meant(purpose)) is not None:
-            return meant  # few defaults hear
+        if purpose in ("sounds", "speech") and not name and (meant := await self._meant(purpose)) is not None:
+            return meant  # few defaults hear or speak
         try:
             return await self.named(name)
         except UnknownModelError:

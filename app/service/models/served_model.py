@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
 from app.common.answer_text import reasoning_tags_of
-from app.engine.messages import BackendFacts, Embedded, EngineConfig, Reranked, UnfitPolicy
+from app.engine.messages import BackendFacts, Embedded, EngineConfig, Reranked, Speak, Spoken, UnfitPolicy
 from app.engine.request import MediaInput, Request, Timings, Usage
 from app.library.local.model_files import ModelRef
 from app.protocol.errors import ContextOverflowError
@@ -241,6 +241,17 @@ class ServedModel:
     async def rerank(self, query: str, documents: Sequence[str]) -> Reranked:
         with self.in_use() as engine:
             return await engine.rerank(query, documents)
+
+    async def speak(self, message: Speak) -> AsyncGenerator[Spoken, None]:
+        """Yield the sentences of `message` as they are said; see `EngineClient.speak`."""
+        self.record.begin()
+        with self.in_use() as engine:
+            async with engine.speak(message) as events:
+                async for event in events:
+                    if isinstance(event, Spoken):
+                        yield event
+                    else:
+                        self.record.add(event.usage.n_prompt_tokens, event.usage.n_output_tokens)
 
     async def n_tokens(
         self, prompt: str | tuple[int, ...], *, add_special: bool, media: tuple[MediaInput, ...] = ()

@@ -40,6 +40,8 @@ from app.engine.messages import (
     Ready,
     Rerank,
     Reranked,
+    Speak,
+    Spoken,
     Tokenize,
     Tokenized,
     UnfitPolicy,
@@ -50,7 +52,14 @@ from app.protocol.errors import UnfitError
 from app.protocol.library import ModelState
 from app.protocol.plan import Plan
 from app.protocol.status import LoadedSetting
-from app.service.pool.worker_process import AnswerEvent, PendingRequests, StartWorker, WorkerProcess, until_finished
+from app.service.pool.worker_process import (
+    AnswerEvent,
+    PendingRequests,
+    SpeechEvent,
+    StartWorker,
+    WorkerProcess,
+    until_finished,
+)
 from quantizer.system.errors import EngineError, UserError
 from quantizer.system.faults import system_fault
 
@@ -331,6 +340,20 @@ class EngineClient:
                         self._pending.forget(request.request_id)
                         self._send(Abort(request.request_id))
 
+    @asynccontextmanager
+    async def speak(self, message: Speak) -> AsyncIterator[AsyncIterator[SpeechEvent]]:
+        """Let the model say the sentences of `message` and give them as they come, with a Finished at the end. Leaving
+        the context early aborts that. Raises RequestError for a model that does not speak."""
+        async with self.in_use():
+            events = self._pending.expect_speech(message.request_id)
+            self._send(message)
+            try:
+                yield until_finished(events, 1)
+            finally:
+                if self._pending.is_awaited(message.request_id):
+                    self._pending.forget(message.request_id)
+                    self._send(Abort(message.request_id))
+
     def end_thought(self, request_id: str) -> bool:
         """End the reasoning of the running answers to a request at their next step; return whether there are any."""
         running = self._pending.variants_of(request_id)
@@ -531,7 +554,7 @@ class EngineClient:
                     self._pending.fail(message.request_id, error)
                 else:
                     self.status = replace(self.status, error=error)
-            case Output() | Finished():
+            case Output() | Spoken() | Finished():
                 if isinstance(message, Finished) and message.reason in (FinishReason.STOP, FinishReason.LENGTH):
                     self._limit.record_success()
                 self._pending.add_event(message.request_id, message)

@@ -10,7 +10,7 @@ import contextlib
 from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from typing import Any, TypeAlias
 
-from app.engine.messages import Finished, Output, WorkerMessage, decode, encode, message_length
+from app.engine.messages import Finished, Output, Spoken, WorkerMessage, decode, encode, message_length
 from app.engine.request import READ_AHEAD_PRIORITY, Request
 from app.service.starting import ENGINE_PROCESS, start_worker_process
 from quantizer.system.errors import EngineError, UserError
@@ -19,7 +19,8 @@ from quantizer.system.process import ChildProcess, exit_error
 _LENGTH_BYTES = 4
 
 AnswerEvent: TypeAlias = Output | Finished
-Events: TypeAlias = asyncio.Queue[AnswerEvent | UserError]
+SpeechEvent: TypeAlias = Spoken | Finished
+Events: TypeAlias = asyncio.Queue[Any]  # of AnswerEvent or SpeechEvent, with a UserError at the end
 # Starts a worker. Raises EngineError where the system cannot.
 StartWorker: TypeAlias = Callable[[], Awaitable["WorkerProcess"]]
 
@@ -114,6 +115,11 @@ class PendingRequests:
         self._requests.update({request.request_id: request for request in requests})
         return events
 
+    def expect_speech(self, request_id: str) -> Events:
+        events: Events = asyncio.Queue()
+        self._answers[request_id] = events
+        return events
+
     def expect_result(self, call_id: str) -> asyncio.Future[Any]:
         result = self._calls[call_id] = asyncio.get_running_loop().create_future()
         return result
@@ -126,12 +132,12 @@ class PendingRequests:
         self._requests.pop(any_id, None)
         self._calls.pop(any_id, None)
 
-    def add_event(self, request_id: str, event: AnswerEvent | UserError) -> None:
+    def add_event(self, request_id: str, event: AnswerEvent | SpeechEvent | UserError) -> None:
         """Deliver an event of an answer; a Finished or an error is the last."""
         events = self._answers.get(request_id)
         if events is not None:
             events.put_nowait(event)
-        if not isinstance(event, Output):
+        if not isinstance(event, Output | Spoken):
             self._answers.pop(request_id, None)
             self._requests.pop(request_id, None)
 
@@ -151,7 +157,7 @@ class PendingRequests:
             self.fail(any_id, error)
 
 
-async def until_finished(events: Events, n_answers: int) -> AsyncGenerator[AnswerEvent, None]:
+async def until_finished(events: Events, n_answers: int) -> AsyncGenerator[Any, None]:
     """Yield events until `n_answers` have ended. Raises the error of the first that fails."""
     while n_answers:
         event = await events.get()

@@ -29,6 +29,7 @@ from tests.app.library.hub_server import HubServer
 from tests.app.running import RunningService
 from tests.quantizer.gguf_files import N_EMBD, tiny_llama
 from tests.quantizer.gguf_projectors import hearing_header
+from tests.quantizer.gguf_speakers import tiny_speaker
 
 TEMPLATE = (
     "{# <think></think> #}{% for message in messages %}{{ message.content }}\n{% endfor %}"
@@ -65,6 +66,10 @@ def chats(**more: Any) -> list[dict[str, Any]]:
 TEXTS = [
     {"prompt": ["a", "b"], "max_tokens": 2, **extra}
     for extra in ({"logprobs": 2}, {"logprobs": 2, "stream": True}, {"echo": True, "logprobs": 1})
+]
+SPEECH: list[dict[str, Any]] = [
+    {"input": "Hello there. How are you?", "model": "qwen3tts", **extra}
+    for extra in ({}, {"response_format": "pcm", "voice": "alloy"}, {"stream_format": "sse", "seed": 1})
 ]
 WRITTEN = [
     {"prompt": "a", "n_predict": 2, **extra}
@@ -153,6 +158,7 @@ ANSWERED: Answered = {
         {"messages": ASKS},
     ],
     "POST /detokenize": [{"tokens": [97]}],
+    **dict.fromkeys(("POST /v1/audio/speech", "POST /audio/speech"), SPEECH),
     "POST /completion": WRITTEN,
     "POST /completions": WRITTEN,
     "POST /infill": [GAP | {"n_predict": 4}, GAP | {"n_predict": 0, "response_fields": [""]}, GAP | {"stream": True}],
@@ -258,6 +264,7 @@ def own(start_service: Callable[..., RunningService], folder: Path, coder: Path)
     """A service that sees no folder of the user's and no other hub than ours."""
     hears = folder / "data" / "models" / "org" / "hearing"
     hears.mkdir(parents=True)
+    tiny_speaker(folder / "data" / "models" / "org" / "talker", "qwen3tts")
     shutil.copy(coder, hears / "hearing.gguf")
     hearing_header(hears / "mmproj-hearing.gguf", n_embd=N_EMBD)
     with HubServer(HubRepo.of("org/tiny-GGUF", {"tiny-Q4_K_M.gguf": coder}, tags=["gguf"])) as hub:

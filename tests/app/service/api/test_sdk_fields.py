@@ -34,6 +34,7 @@ from app.service.api.ollama.requests import (
 from app.service.api.openai.audio import TranscriptionBody
 from app.service.api.openai.requests import ChatCompletionBody, CompletionBody
 from app.service.api.openai.routes import EmbeddingsBody
+from app.service.api.openai.speech import SpeechBody
 from app.service.api.responses.requests import CompactBody, InputTokensBody, ResponsesBody
 from app.service.api.responses.routes import ConversationBody, ConversationChange, NewItemsBody
 from app.service.api.unread_fields import HARMLESS, REFUSED, keys_of
@@ -62,6 +63,7 @@ REQUESTS = [
     Request("openai.types.file_create_params", "FileCreateParams", UploadBody, 5),
     Request("openai.types.audio.transcription_create_params", "TranscriptionCreateParamsBase", TranscriptionBody, 13),
     Request("openai.types.audio.translation_create_params", "TranslationCreateParams", TranscriptionBody, 5),
+    Request("openai.types.audio.speech_create_params", "SpeechCreateParams", SpeechBody, 8),
     Request("openai.types.batch_create_params", "BatchCreateParams", BatchBody, 7),
     Request("anthropic.types.message_create_params", "MessageCreateParamsBase", MessagesBody, 158),
     Request("anthropic.types.message_count_tokens_params", "MessageCountTokensParams", CountTokensBody, 151),
