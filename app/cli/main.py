@@ -47,6 +47,7 @@ _VERBS = {
     "transcribe": _Verb(
         "app.cli.verbs.transcribe:transcribe", "Write down what is said in a sound, or make subtitles."
     ),
+    "speak": _Verb("app.cli.verbs.speak:speak", "Say a text aloud, into a sound file."),
     "chats": _Verb("app.cli.verbs.chats:chats", "List, search, export and import chats."),
     "knowledge": _Verb("app.cli.verbs.knowledge:knowledge", "Search folders of your documents, by words and meaning."),
     "serve": _Verb("app.cli.verbs.service:serve", "Serve models to editors and programs."),

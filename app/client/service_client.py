@@ -38,6 +38,7 @@ from app.protocol.library import (
     TypeChoice,
 )
 from app.protocol.plan import PlanReport, PlanRequest
+from app.protocol.speech import Said
 from app.protocol.status import ContextLength, MeteredKey, MeteredUsage, ServiceStatus
 from app.protocol.transcript import Segment, Transcribed, TranscriptEvent
 
@@ -250,6 +251,22 @@ class ServiceClient(Connection):
                     found = _transcript_event(event)
                 if found is not None:
                     yield found
+
+    async def speak(
+        self, text: str, model: str = "", voice: str = "", fields: Mapping[str, object] | None = None
+    ) -> AsyncGenerator[Said, None]:
+        """Yield the sentences of `text` as a model says them, in a `voice` of the service's folder or of a data: URL.
+        `fields` are more of the route's (language, seed); an empty `model` is one that speaks. Closing the iterator
+        ends it. Raises RequestError for what cannot be said."""
+        body = {"input": text, "model": model, "voice": voice, "response_format": "pcm", "stream_format": "sse"}
+        async with aclosing(self.events("POST", "/v1/audio/speech", {**body, **(fields or {})})) as events:
+            async for event in events:
+                if event.get("type") != "speech.audio.delta":
+                    continue
+                with self._parsing():
+                    samples = b64decode(event["audio"])
+                    said = Said(samples=samples, sample_rate=int(event["sample_rate"]), text=str(event["text"]))
+                yield said
 
     async def end_thought(self, response_id: str) -> None:
         """End the reasoning of a running answer, named by its deltas, so that its text begins. Raises RequestError for

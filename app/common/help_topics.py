@@ -18,6 +18,7 @@ TOPICS = {
     "run": "Ask from a script",
     "files": "Pictures, sounds and documents",
     "transcribe": "What is said in a sound: text and subtitles",
+    "speak": "A text said aloud, into a sound file",
     "tools": "Tools: files, commands, the web",
     "knowledge": "Search folders of your documents",
     "mcp": "Tools of MCP servers",

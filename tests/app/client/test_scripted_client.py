@@ -14,7 +14,7 @@ from app.protocol.job import Job
 from quantizer.system.errors import EngineError
 from tests.app.client.scripted_client import COMPLETED, ScriptedClient, ScriptedLibrary, ScriptedReply
 
-_NOT_SCRIPTED = {"count_tokens", "attend", "stop", "embed", "rerank", "transcribe"}
+_NOT_SCRIPTED = {"count_tokens", "attend", "stop", "embed", "rerank", "speak", "transcribe"}
 
 
 @pytest.mark.parametrize("name", sorted({name for name in vars(ServiceClient) if name[0] != "_"} - _NOT_SCRIPTED))
