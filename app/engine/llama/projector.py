@@ -12,6 +12,7 @@ import hashlib
 import math
 import os
 import threading
+import time
 from collections import OrderedDict
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
@@ -33,7 +34,10 @@ from quantizer.gguf.gguf_reader import ModelFileError
 from quantizer.system.errors import EngineError
 
 _PIECE_NODES = 32  # of a graph, computed before it can be interrupted: a transformer's layer or two
-_BOUNDED_PIECE_NODES = 256  # of graphs that generate sound: many small nodes
+# Of graphs that generate sound, thousands of small nodes before some that take a tenth of a second each, a piece has as
+# many as take about this long.
+_PIECE_S = 0.05
+_MAX_PIECE_NODES = 64
 _I32 = 26  # ggml_type@0.3.36
 _N_LAYOUTS = 4  # whose decoded content stays in memory
 _REMEDY = "See `localllm show`, or name another projector with --projector."
@@ -50,6 +54,7 @@ class EncodingGuard:
         self.callback = lib.ggml_backend_sched_eval_callback(self._on_node)
         self._interrupted = threading.Event()
         self._n_nodes, self._is_bounded = 0, False
+        self._n_piece, self._piece_begun_s = _PIECE_NODES, 0.0
         self.has_overrun = False  # whether the last encoding looked up a row that no table has: its result is wrong
         self._failure: Exception | None = None
         self._get_rows = ggml_ops("GET_ROWS")["GET_ROWS"]
@@ -66,6 +71,7 @@ class EncodingGuard:
         what libmtmd has checked."""
         self._n_nodes, self.has_overrun, self._failure = 0, False, None
         self._is_bounded = is_bounded
+        self._n_piece, self._piece_begun_s = _PIECE_NODES, time.perf_counter()
         if is_only_begun:
             self._interrupted.set()
         else:
@@ -81,10 +87,12 @@ class EncodingGuard:
     def _on_node(self, address: int, is_asking: bool, _data: object) -> bool:
         """Return whether a piece ends with a node, or, once that is computed, whether the next piece follows."""
         if not is_asking:
+            if self._is_bounded:
+                self._end_piece(time.perf_counter())
             return not self._interrupted.is_set()
         self._n_nodes += 1
-        if self._is_bounded:  # graphs of thousands of nodes, each frame: reading one takes longer than computing it
-            return self._n_nodes % _BOUNDED_PIECE_NODES == 0 or self._interrupted.is_set()
+        if self._is_bounded:  # reading a node takes longer than computing most of them
+            return self._n_nodes >= self._n_piece or self._interrupted.is_set()
         try:
             node = ctypes.cast(address, ctypes.POINTER(Tensor)).contents
             if node.op == self._get_rows:
@@ -93,6 +101,13 @@ class EncodingGuard:
             self._failure = failure
             self._interrupted.set()
         return self._n_nodes % _PIECE_NODES == 0 or self._interrupted.is_set()
+
+    def _end_piece(self, now_s: float) -> None:
+        """Let the next piece have fewer nodes than one that took long, and more than one that took no time."""
+        took_s, self._piece_begun_s = now_s - self._piece_begun_s, now_s
+        n_next = self._n_piece // 2 if took_s > _PIECE_S else 2 * self._n_piece
+        self._n_piece = min(max(1, n_next), _MAX_PIECE_NODES)
+        self._n_nodes = 0
 
     def _keep_inside(self, node: Tensor) -> None:
         """Let a lookup of a row that its table lacks read the first row instead. Rows that the graph computes itself
