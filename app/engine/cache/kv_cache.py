@@ -95,6 +95,8 @@ class KVCacheManager:
         is at the `branches`, where the prompts of others may leave this one, and where it leaves those before it. The
         sequence belongs to `conversation`; a request that names none leaves it where it was."""
         needs_checkpoints = self._offloader is not None and not self._facts.truncation.is_unlimited
+        if self._offloader is not None:
+            self._offloader.adopt(tokens, namespace, conversation)
         # Before anything is evicted, whose tokens would no longer be known.
         n_known = self._offloader.n_known(tokens[:-1], namespace) if self._offloader and needs_checkpoints else 0
         slot = self._allocate(tokens, namespace, wants_first_cells=wants_first_cells)
@@ -234,10 +236,12 @@ class KVCacheManager:
         if self._offloader is None:
             return False
         idle = reversed(self._tree.unlocked())  # the last used first: it may be the longest of its chat
-        found = next((sequence_id for sequence_id in idle if self._offloader.is_worth_saving(sequence_id)), None)
-        if found is not None:
-            self._offloader.save(found, self._conversations.get(found, ""))
-        return found is not None
+        for sequence_id in idle:
+            conversation = self._conversations.get(sequence_id, "")
+            if self._offloader.is_worth_saving(sequence_id, conversation):
+                self._offloader.save(sequence_id, conversation)
+                return True
+        return False
 
     def evict_one(self) -> bool:
         """Evict one sequence, whatever is free. Return False if all are in use."""
@@ -344,8 +348,9 @@ class KVCacheManager:
         return self._free_ids.pop()
 
     def _evict(self, sequence_id: int) -> None:
-        if self._offloader is not None and self._offloader.is_worth_keeping(sequence_id):
-            self._offloader.save(sequence_id, self._conversations.get(sequence_id, ""))
+        conversation = self._conversations.get(sequence_id, "")
+        if self._offloader is not None and self._offloader.is_worth_keeping(sequence_id, conversation):
+            self._offloader.save(sequence_id, conversation)
         else:
             self.checkpoint(sequence_id)  # its cells are saved, or others'
         self._drop(sequence_id)

@@ -14,6 +14,7 @@ from app.engine.backend import Backend
 from app.engine.cache.prefix_tree import PrefixTree
 from app.engine.cache.state_store import SavedMatch, StateStore
 from app.engine.media.chunks import n_whole
+from app.engine.request import IN_MEMORY
 
 MIN_SAVED_TOKENS = 32  # fewer are computed faster than saved and restored
 # A token takes as long as saving this many of its states' bytes a parameter, if one in five is restored: measured with
@@ -143,15 +144,23 @@ class StateOffloader:
     def forget(self, conversations: Collection[str]) -> None:
         self._store.forget(conversations)
 
-    def is_worth_saving(self, sequence_id: int) -> bool:
-        """Return whether a sequence has enough tokens that no saved one has."""
+    def adopt(self, tokens: Sequence[int], namespace: Hashable, conversation: str) -> None:
+        """Take for `conversation` what was saved of its prompt `tokens` for memory only, unless that is all it may."""
+        if conversation != IN_MEMORY:
+            self._store.adopt(tokens, _name_of(namespace), conversation)
+
+    def is_worth_saving(self, sequence_id: int, conversation: str = "") -> bool:
+        """Return whether a sequence of `conversation` has enough tokens that no saved one has, as durable as it."""
         tokens, namespace = self._key(sequence_id)
-        n_new, n_bytes = len(tokens) - self._store.n_saved(tokens, namespace), self._backend.state_bytes(sequence_id)
+        n_saved = self._store.n_saved(tokens, namespace, is_for_disk=conversation != IN_MEMORY)
+        n_new, n_bytes = len(tokens) - n_saved, self._backend.state_bytes(sequence_id)
         return self._min_tokens(n_bytes) <= n_new and n_bytes <= self._store.max_state_bytes
 
-    def is_worth_keeping(self, sequence_id: int) -> bool:
-        """Return whether a sequence that is evicted has enough tokens that are neither shared nor saved."""
-        return not self._is_short(sequence_id) and self._fits(sequence_id) and not self._is_saved(sequence_id)
+    def is_worth_keeping(self, sequence_id: int, conversation: str = "") -> bool:
+        """Return whether a sequence of `conversation` that is evicted has enough tokens that are neither shared nor
+        saved."""
+        is_saved = self._is_saved(sequence_id, is_for_disk=conversation != IN_MEMORY)
+        return not self._is_short(sequence_id) and self._fits(sequence_id) and not is_saved
 
     def is_cheap_to_evict(self, sequence_id: int) -> bool:
         """Return whether a sequence is short, saved, or can be saved now."""
@@ -170,9 +179,9 @@ class StateOffloader:
             return MIN_SAVED_TOKENS
         return max(MIN_SAVED_TOKENS, PARAMETERS_PER_BYTE * n_bytes // n_parameters)
 
-    def _is_saved(self, sequence_id: int) -> bool:
+    def _is_saved(self, sequence_id: int, *, is_for_disk: bool = False) -> bool:
         tokens, namespace = self._key(sequence_id)
-        return self._store.n_saved(tokens, namespace) == len(tokens)
+        return self._store.n_saved(tokens, namespace, is_for_disk=is_for_disk) == len(tokens)
 
     def _key(self, sequence_id: int) -> tuple[list[int], str]:
         return self._tree.tokens(sequence_id), _name_of(self._tree.namespace(sequence_id))

@@ -114,6 +114,21 @@ class StateStore:
                 if entry.key.namespace == namespace and entry.key.is_checkpoint == is_checkpoint
             ]
 
+    def adopt(self, tokens: Sequence[int], namespace: str, conversation: str) -> None:
+        """Give `conversation`, whose states may reach the disk, those for memory that hold nothing but the first of its
+        `tokens`: what was read for it before it had a name, and what it shares with a private chat."""
+        prompt = np.asarray(tokens, np.int32)
+        with self._lock:
+            for name, entry in list(self._entries.items()):
+                key = entry.key
+                if conversation_of(name) != IN_MEMORY or key.namespace != namespace:
+                    continue
+                if n_common(key.tokens, prompt) == len(key.tokens):
+                    del self._entries[name]
+                    self._entries[_name_of(key, conversation)] = entry
+                    if not key.is_checkpoint:  # which is written when a state that has its tokens is
+                        self._to_write.put(_name_of(key, conversation))
+
     def load(self, match: SavedMatch) -> State | None:
         """Return the state of a match, None if its file is missing or invalid."""
         with self._lock:
@@ -131,13 +146,14 @@ class StateStore:
         return state
 
     def save(self, tokens: Sequence[int], state: State, namespace: str = "", conversation: str = "") -> None:
-        """Save a state of `conversation`; states of its namespace that are prefixes of it are removed, and checkpoints
-        written too."""
+        """Save a state of `conversation`; states of its namespace that are prefixes of it are removed, but for one that
+        stays in memory none that may reach the disk. Its checkpoints are written too."""
         key = StateKey(namespace, np.asarray(tokens, np.int32))
         prefixes = self._matches(key.tokens, namespace, is_checkpoint=False)
         with self._lock:
             for match in prefixes:
-                if match.n_tokens == match.n_saved:
+                is_covered = conversation != IN_MEMORY or conversation_of(match.name) == IN_MEMORY
+                if match.n_tokens == match.n_saved and is_covered:
                     self._remove(match.name)
             self._entries[_name_of(key, conversation)] = _Entry(key, state, 0)
         self._to_write.put(_name_of(key, conversation))
@@ -181,10 +197,12 @@ class StateStore:
         with self._lock:
             return sum(len(entry.state) for entry in self._entries.values() if entry.state is not None)
 
-    def n_saved(self, tokens: Sequence[int], namespace: str = "") -> int:
-        """Return how many of the first `tokens` a saved state of `namespace` begins with."""
-        match = self.match(tokens, namespace)
-        return 0 if match is None else match.n_tokens
+    def n_saved(self, tokens: Sequence[int], namespace: str = "", *, is_for_disk: bool = False) -> int:
+        """Return how many of the first `tokens` a saved state of `namespace` begins with, if it `is_for_disk` of those
+        that may reach it."""
+        found = self._matches(np.asarray(tokens, np.int32), namespace, is_checkpoint=False)
+        counted = (match for match in found if not is_for_disk or conversation_of(match.name) != IN_MEMORY)
+        return max((match.n_tokens for match in counted), default=0)
 
     def close(self) -> None:
         """Write the remaining states to disk and end the writing thread."""

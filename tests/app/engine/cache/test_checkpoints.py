@@ -9,7 +9,7 @@ from app.engine.cache.kv_cache import plan_checkpoints
 from app.engine.cache.state_store import StateStore
 from app.engine.fake import FakeBackend
 from app.engine.loop.core import Engine
-from app.engine.request import Request, SamplingParams
+from app.engine.request import IN_MEMORY, Request, SamplingParams
 from tests.app.engine.recording import Record, run
 
 GREEDY = SamplingParams(temperature=0.0)
@@ -31,12 +31,18 @@ class Chats:
         self.engine = Engine(self.backend, self.record, self.store)
         self._n_asked = 0
 
-    def ask(self, prompt: str, *branches: int, n_tokens: int = 40) -> int:
+    def ask(self, prompt: str, *branches: int, n_tokens: int = 40, conversation: str = "") -> int:
         """Return how many tokens of `prompt` were cached; check the answer against one without any cache."""
         name = str(self._n_asked)
         self._n_asked += 1
         wanted = Request(
-            request_id=name, prompt=prompt, sampling=GREEDY, max_tokens=n_tokens, ignore_eos=True, branches=branches
+            request_id=name,
+            prompt=prompt,
+            sampling=GREEDY,
+            max_tokens=n_tokens,
+            ignore_eos=True,
+            branches=branches,
+            conversation=conversation,
         )
         self.engine.submit(wanted)
         run(self.engine)
@@ -77,6 +83,22 @@ def test_another_chat_about_a_document_reads_only_its_question_also_after_a_rest
     chats.close()
     again = Chats(tmp_path, **kind)
     assert again.ask(read + "Is it long?", len(SYSTEM), len(read)) == len(read)
+    again.close()
+
+
+@pytest.mark.parametrize("kind", [*KINDS, {}])
+def test_a_document_that_private_chats_have_read_too_is_on_disk_for_the_others(
+    tmp_path: Path, kind: dict[str, Any]
+) -> None:
+    read = SYSTEM + "report.txt: the fox lives in the wood, and the wolf does not. " * 3
+    places = len(SYSTEM), len(read)
+    chats = Chats(tmp_path, **kind)
+    chats.ask(read + "What is it about?", *places, conversation=IN_MEMORY)
+    assert chats.ask(read + "By whom is it?", *places, conversation="one") == len(read)
+    assert chats.ask(read + "Is it of this year?", *places, conversation=IN_MEMORY) == len(read)
+    chats.close()
+    again = Chats(tmp_path, **kind)
+    assert again.ask(read + "Has it figures?", *places, conversation="two") == len(read)
     again.close()
 
 

@@ -270,6 +270,33 @@ def test_a_state_that_is_only_for_memory_is_never_written(tmp_path: Path) -> Non
     assert list(tmp_path.iterdir()) == []
 
 
+def test_what_is_only_for_memory_is_written_once_a_chat_that_may_be_has_all_of_its_tokens(tmp_path: Path) -> None:
+    store = StateStore(tmp_path)
+    store.save([1, 2, 3], b"read", conversation=IN_MEMORY)
+    store.save_checkpoint([1, 2], b"early", conversation=IN_MEMORY)
+    store.save([1, 2, 7], b"private", conversation=IN_MEMORY)
+    store.adopt([1, 2, 3, 4], "", "chat")
+    store.save([1, 2, 3, 4, 5], b"state", conversation="chat")
+    store.close()
+    again = StateStore(tmp_path)
+    assert [again.load(match) for match in again.checkpoints([1, 2, 9])] == [b"early"]
+    assert load(again, [1, 2, 3, 4, 5]) == b"state"
+    assert again.n_saved([1, 2, 7]) == 2
+    again.close()
+
+
+def test_a_state_that_is_only_for_memory_takes_the_place_of_none_on_disk(tmp_path: Path) -> None:
+    store = StateStore(tmp_path)
+    store.save([1, 2, 3], b"state", conversation="chat")
+    store.save([1, 2, 3, 4], b"private", conversation=IN_MEMORY)
+    assert store.n_saved([1, 2, 3, 4]) == 4
+    assert store.n_saved([1, 2, 3, 4], is_for_disk=True) == 3
+    store.close()
+    again = StateStore(tmp_path)
+    assert load(again, [1, 2, 3]) == b"state"
+    again.close()
+
+
 def test_without_room_on_the_disk_states_stay_in_memory_and_former_files_go(tmp_path: Path) -> None:
     saved(tmp_path, ([1, 2], b"before")).close()
     store = saved(tmp_path, ([3, 4], b"after"), max_disk_bytes=0)
