@@ -43,7 +43,8 @@ class LlamaSpeaker:
         # A context with embeddings makes logits of all tokens, which of 64 and a vocabulary of 155,000 are 40 MB.
         self._n_prompt_step = min(n_outputs or _PROMPT_STEP, _PROMPT_STEP, lib.llama_n_batch(context))
         self._context, self._projector, self._new_sampler = context, projector, new_sampler
-        self._vocab = lib.llama_model_get_vocab(lib.llama_get_model(context))
+        model = lib.llama_get_model(context)
+        self._vocab, self._n_embd = lib.llama_model_get_vocab(model), lib.llama_model_n_embd(model)
         info = mtmd().mtmd_gen_audio_get_info(projector.pointer)
         self.facts = SpeakerFacts(info.sample_rate, round(info.sample_rate * _FRAME_S))
         self._has_codes = info.type == mtmd().MTMD_GEN_AUDIO_TYPE_QWEN3TTS  # Pocket-TTS has latents: nothing to sample
@@ -58,6 +59,8 @@ class LlamaSpeaker:
         self._state: Any = None  # the hidden state of the last frame
         self._token = _NO_TOKEN
         self._seed: int | None = None
+        # At its first text the helper copies all embeddings, for a second or so that nothing interrupts.
+        self._set_input(b"a", None, SpeechSampling())
 
     def begin(self, sentence: str, voice: MediaInput | None, sampling: SpeechSampling) -> int:
         if voice is not None and not self._projector.has_sound_encoder:
@@ -70,22 +73,11 @@ class LlamaSpeaker:
         data = prompt_bytes(sentence.replace("<", " "))
         self._seed_draws(sampling.seed)
         lib.llama_memory_seq_rm(lib.llama_get_memory(self._context), _SEQUENCE, -1, -1)
-        native, is_greedy = mtmd(), sampling.temperature == 0
-        given = native.mtmd_helper_gen_audio_inp(
-            seq_id=_SEQUENCE,
-            prompt=data,
-            prompt_len=len(data),
-            lang=sampling.language.lower().encode(),
-            top_k=1 if is_greedy else sampling.top_k,
-            top_p=sampling.top_p,
-            seed=sampling.seed,
-            out_type=native.MTMD_HELPER_GEN_AUDIO_OUTTYPE_PCM,
-        )
         self._projector.guard.begin(is_bounded=True)
-        with self._bitmap(voice) as given.speaker_ref:
-            is_failed = native.mtmd_helper_gen_audio_set_input(self._helper, ctypes.byref(given))
+        with self._bitmap(voice) as bitmap:
+            is_failed = self._set_input(data, bitmap, sampling)
         self._check(is_failed, "The sentence or its voice could not be read")
-        while (left := native.mtmd_helper_gen_audio_step_prompt(self._helper, self._n_prompt_step)) > 0:
+        while (left := mtmd().mtmd_helper_gen_audio_step_prompt(self._helper, self._n_prompt_step)) > 0:
             self._check(False, "")  # whether it was interrupted meanwhile
         self._check(left < 0, "The sentence could not be computed")
         if self._sampler is not None:
@@ -98,8 +90,7 @@ class LlamaSpeaker:
             seed=sampling.seed,
         )
         self._sampler = self._new_sampler(params, self._suppressed) if self._has_codes else None
-        self._state = lib.llama_get_embeddings_ith(self._context, _LAST)
-        self._token = self._sample()
+        self._go_on_from(lib.llama_get_embeddings_ith(self._context, _LAST))
         return len(tokenize(self._vocab, sentence, add_special=False, parse_special=False))
 
     def step(self) -> bool:
@@ -111,7 +102,7 @@ class LlamaSpeaker:
         self._check(is_failed, "A frame could not be computed")
         if has_ended.value or not state:
             return True
-        self._state, self._token = state, self._sample()
+        self._go_on_from(state)
         return False
 
     def samples(self) -> NDArray[np.float32]:
@@ -137,21 +128,40 @@ class LlamaSpeaker:
             self._sampler.close()
         self._owned.close()
 
+    def _set_input(self, data: bytes, bitmap: int | None, sampling: SpeechSampling) -> bool:
+        """Give the helper a text and the sound of a voice; return whether it failed."""
+        given = mtmd().mtmd_helper_gen_audio_inp(
+            seq_id=_SEQUENCE,
+            prompt=data,
+            prompt_len=len(data),
+            speaker_ref=bitmap,
+            lang=sampling.language.lower().encode(),
+            top_k=1 if sampling.temperature == 0 else sampling.top_k,
+            top_p=sampling.top_p,
+            seed=sampling.seed,
+            out_type=mtmd().MTMD_HELPER_GEN_AUDIO_OUTTYPE_PCM,
+        )
+        return bool(mtmd().mtmd_helper_gen_audio_set_input(self._helper, ctypes.byref(given)))
+
     def _bitmap(self, voice: MediaInput | None) -> Any:
         if voice is None:
             return nullcontext()
         return self._projector.bitmap(voice.data, format_of(voice.data), MAX_VOICE_S)
 
-    def _sample(self) -> int:
-        return _NO_TOKEN if self._sampler is None else self._sampler.sample(_LAST)
+    def _go_on_from(self, state: Any) -> None:
+        """Let the next frame continue the hidden `state`, and sample its first code. Raises EngineError where the state
+        is not finite: libmtmd would look up a code that no table has, which ends the process."""
+        if not np.isfinite(np.ctypeslib.as_array(state, (self._n_embd,))).all():
+            raise EngineError("The model computed a hidden state of NaN or infinity.", _REMEDY)
+        self._state = state
+        self._token = _NO_TOKEN if self._sampler is None else self._sampler.sample(_LAST)
 
     def _seed_draws(self, seed: int) -> None:
         """Let the draws of a sentence begin anew. libmtmd goes on with them where the seed is that of the last one, so
         that the same text would sound otherwise each time: a frame that nobody hears is drawn with another."""
         if seed == self._seed:
             given, made = mtmd().mtmd_gen_inp_default(self._projector.pointer), mtmd().mtmd_gen_out()
-            n_embd = lib.llama_model_n_embd_inp(lib.llama_get_model(self._context))
-            given.embd, given.seed = (ctypes.c_float * n_embd)(), seed ^ 1
+            given.embd, given.seed = (ctypes.c_float * self._n_embd)(), seed ^ 1
             self._projector.guard.begin(is_bounded=True)
             is_failed = mtmd().mtmd_gen_audio_process(self._projector.pointer, *map(ctypes.byref, (given, made)))
             self._check(is_failed, "A frame could not be computed")

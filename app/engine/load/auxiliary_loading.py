@@ -45,7 +45,7 @@ from offload.placement.load_parameters import LoadParameters
 from quantizer.gguf.gguf_reader import ModelFileError
 from quantizer.gguf.header import Header, read_header
 from quantizer.gguf.hyperparameters import hyperparameter
-from quantizer.gguf.projector_header import ProjectorHeader
+from quantizer.gguf.projector_header import ProjectorHeader, read_projector
 from quantizer.gguf.tensor_types import file_type_name
 from quantizer.system.errors import EngineError, ErrorInfo, UserError
 from quantizer.system.memory_limit import out_of_memory
@@ -360,8 +360,8 @@ def _run(model: Path, projector: Path) -> None:
                     loaded.try_to_encode(_first_chunk(loaded.layout(_file(_PICTURE, decoder.size))))
             decoder.size = _SIZE
             loaded.encode(_first_chunk(loaded.layout(_file(_PICTURE))))
-        if loaded.speaks:
-            loaded.try_to_speak(_file(_SOUND))
+        if (speech := read_projector(projector).speech) is not None:
+            loaded.try_to_speak(_file(_SOUND), speech.width)
         if loaded.hears:
             loaded.encode(_first_chunk(loaded.layout(_file(_SOUND))))
 
