@@ -271,6 +271,6 @@ def _what_it_costs(found: Assessment) -> str:
     share = host.read_bytes / sum(share.read_bytes for share in found.shares)
     slow, fast = format_bandwidth(host.device.bytes_per_s), format_bandwidth(fastest)
     pace = f"{format_speed(found.speed.decode_tps)} tok/s instead of {format_speed(found.best_tps)}"
-    if not host.read_bytes:
+    if not host.read_bytes or host.device.bytes_per_s >= fastest:
         return f": {pace}, because part of it is on a slower GPU"
     return f": {pace}, because {share:.0%} of the bytes are read at {slow} GB/s instead of {fast}"

@@ -173,6 +173,18 @@ def test_a_gpu_that_is_slower_than_the_processor_gets_no_layers_and_the_reason_i
     )
 
 
+def test_layers_that_a_person_puts_on_a_slower_gpu_are_what_slows_the_model() -> None:
+    host = MACHINES["processor only, 32 GB"].host
+    slow = Device(
+        name="Vulkan0", kind=DeviceKind.GPU, total_bytes=8 * GIB, free_bytes=8 * GIB, speed=DeviceSpeed(2e9, 20e9)
+    )
+    machine = Machine(host, (replace(slow, bytes_per_s=2e9),))
+    for n_layers in (10, 33):
+        found = planned("llama-3.1-8b", "Q4_K_M", machine, replace(QUESTION, gpu_layers={"Vulkan0": n_layers}))
+        assert found.assessment.shares[0].n_layers == n_layers
+        assert "because part of it is on a slower GPU" in found.warnings[0]
+
+
 def test_a_machine_without_any_memory_is_planned_for_without_a_crash() -> None:
     nothing = replace(MACHINES["processor only, 32 GB"].host, total_bytes=0, free_bytes=0)
     assert planned("llama-3.1-8b", "Q4_K_M", Machine(nothing)).assessment.verdict is FitLevel.WONT_RUN
