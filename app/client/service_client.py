@@ -264,8 +264,12 @@ class ServiceClient(Connection):
                 if event.get("type") != "speech.audio.delta":
                     continue
                 with self._parsing():
-                    samples = b64decode(event["audio"])
-                    said = Said(samples=samples, sample_rate=int(event["sample_rate"]), text=str(event["text"]))
+                    said = Said(
+                        samples=b64decode(event["audio"]),
+                        sample_rate=int(event["sample_rate"]),
+                        text=str(event["text"]),
+                        is_cut=bool(event["is_cut"]),
+                    )
                 yield said
 
     async def end_thought(self, response_id: str) -> None:

@@ -15,6 +15,7 @@ import click
 
 from app.cli.options import LOAD_ANYWAY, complete_file, complete_model, option, options, setting_options
 from app.common.media_formats import MediaKind, format_of
+from app.common.terminal import printable_line
 from app.common.wav import wav_header
 from app.protocol.speech import Said
 from quantizer.system.errors import UsageError
@@ -138,6 +139,8 @@ async def _collected(sentences: AsyncGenerator[Said, None]) -> list[Said]:
         async with aclosing(sentences):
             async for said in sentences:
                 found.append(said)
+                if said.is_cut:
+                    shown.bar.note(_told_cut(said))
                 shown.bar.update(n_done=round(sum(each.length_s for each in found)))
     return found
 
@@ -151,7 +154,13 @@ async def _piped(sentences: AsyncGenerator[Said, None]) -> list[Said]:
             has_header = True
             sys.stdout.buffer.write(header + said.samples)
             sys.stdout.buffer.flush()
+            if said.is_cut:
+                click.echo(_told_cut(said), err=True)
     return []
+
+
+def _told_cut(said: Said) -> str:
+    return printable_line(f"Cut after {said.length_s:.0f} s, for the model did not end it: {said.text}")
 
 
 def _write(output: Path, sentences: list[Said]) -> _Speech:

@@ -81,12 +81,13 @@ class _TokenUsage(TypedDict):
 
 class _AudioEvent(TypedDict):
     """A sentence: `audio` is Base64 of what `response_format` says, a WAV's header before the first; `text` is what is
-    said, at `sample_rate`."""
+    said, at `sample_rate`. One that `is_cut` was not ended by the model itself."""
 
     type: Literal["speech.audio.delta"]
     audio: str
     text: str
     sample_rate: int
+    is_cut: bool
 
 
 class _DoneEvent(WithWarnings):
@@ -144,6 +145,7 @@ async def _events(model: ServedModel, saying: Saying, *, has_header: bool) -> As
                 "audio": b64encode(header + said.samples).decode(),
                 "text": said.text,
                 "sample_rate": said.sample_rate,
+                "is_cut": said.is_cut,
             }
     n_input, n_output = model.record.n_prompt_tokens, model.record.n_output_tokens
     usage: _TokenUsage = {"input_tokens": n_input, "output_tokens": n_output, "total_tokens": n_input + n_output}

@@ -7,11 +7,13 @@ import os
 import signal
 import subprocess
 import wave
-from collections.abc import Callable, Mapping
+from collections.abc import AsyncGenerator, Callable, Mapping
 from pathlib import Path
 
 import pytest
 
+from app.cli.verbs.speak import _collected
+from app.protocol.speech import Said
 from tests.app.cli.in_process import json_of, run_localllm
 from tests.app.engine.media.files import picture_file, sound_file
 from tests.app.running import RunningService
@@ -98,6 +100,17 @@ def test_what_cannot_be_done_is_said_and_writes_nothing(
     assert said in done.stderr
     assert done.returncode == status
     assert [path.name for path in tmp_path.iterdir()] == ["picture.png"]
+
+
+async def test_a_sentence_that_was_cut_is_told(capsys: pytest.CaptureFixture[str]) -> None:
+    async def said() -> AsyncGenerator[Said, None]:
+        yield Said(samples=bytes(96_000), sample_rate=24_000, text="Never ends.", is_cut=True)
+        yield Said(samples=bytes(2), sample_rate=24_000, text="Ends.")
+
+    assert [each.text for each in await _collected(said())] == ["Never ends.", "Ends."]
+    told = capsys.readouterr().err
+    assert "Cut after 2 s, for the model did not end it: Never ends." in told
+    assert "Ends." not in told.replace("Never ends.", "")
 
 
 @pytest.mark.skipif(os.name == "nt", reason="a signal of POSIX")
