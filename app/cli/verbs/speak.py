@@ -81,8 +81,8 @@ def speak(
         raise UsageError("stdout cannot have both the sound and JSON.", "Name a file with -o.")
     if text == _STDIN:
         text = piped_text()
-        if not text.strip():
-            raise UsageError("stdin has no text.", "Pipe a text into it, or give it in quotes.")
+    if not text.strip():
+        raise UsageError("There is no text to say.", "Give it in quotes, or pipe it in with -.")
     heard = _voice(voice)
     settings = resolve_settings(model, {**flags, "connect": None}, assume_yes=assume_yes)
     given = {"language": language, "seed": seed}
