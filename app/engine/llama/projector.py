@@ -139,7 +139,7 @@ class ProjectorOptions:
     """How a projector runs: on the GPU that ggml calls `device`, or with `n_threads` on the processor. A picture
     becomes at most `max_tokens`, and a chunk that must be computed in one batch at most `max_whole_tokens`;
     `limits_tokens` makes libmtmd scale pictures down to that, where a projector allows it. `key` identifies its
-    file."""
+    file. `n_embd` is the width of its embeddings, where the model is a vocabulary alone, which has none."""
 
     key: str
     n_threads: int
@@ -147,6 +147,7 @@ class ProjectorOptions:
     max_whole_tokens: int
     limits_tokens: bool = False
     device: str = ""
+    n_embd: int = 0
 
 
 class LlamaProjector:
@@ -176,7 +177,7 @@ class LlamaProjector:
             raise load_error(f"llama.cpp cannot load the projector {path.name}", log.last_lines(), _REMEDY)
         self._owned.callback(mtmd().mtmd_free, self.pointer)
         self._n_vocab = lib.llama_vocab_n_tokens(lib.llama_model_get_vocab(model))
-        self._n_embd = lib.llama_model_n_embd_inp(model)
+        self._n_embd = options.n_embd or lib.llama_model_n_embd_inp(model)
         self._layouts: OrderedDict[bytes, _Chunks] = OrderedDict()  # by the file's SHA-256, the oldest first
         self._owned.callback(self._free_layouts)
 

@@ -346,9 +346,13 @@ def _run(model: Path, projector: Path) -> None:
     """Lay out and encode pictures and a sound beside the vocabulary of `model`. Raises as LlamaProjector does."""
     from app.engine import llama
 
-    decoder = _FixedDecoder()
+    decoder, header = _FixedDecoder(), read_projector(projector)
     options = llama.ProjectorOptions(
-        key="", n_threads=default_threads(), max_tokens=_MAX_TOKENS, max_whole_tokens=_MAX_TOKENS
+        key="",
+        n_threads=default_threads(),
+        max_tokens=_MAX_TOKENS,
+        max_whole_tokens=_MAX_TOKENS,
+        n_embd=max((encoder.width for encoder in header.encoders), default=0),
     )
     with ExitStack() as owned:
         pointer = owned.enter_context(llama.vocabulary_alone(model))
@@ -360,8 +364,8 @@ def _run(model: Path, projector: Path) -> None:
                     loaded.try_to_encode(_first_chunk(loaded.layout(_file(_PICTURE, decoder.size))))
             decoder.size = _SIZE
             loaded.encode(_first_chunk(loaded.layout(_file(_PICTURE))))
-        if (speech := read_projector(projector).speech) is not None:
-            loaded.try_to_speak(_file(_SOUND), speech.width)
+        if header.speech is not None:
+            loaded.try_to_speak(_file(_SOUND), header.speech.width)
         if loaded.hears:
             loaded.encode(_first_chunk(loaded.layout(_file(_SOUND))))
 

@@ -1,6 +1,8 @@
 from __future__ import annotations
 
 import json
+import math
+import struct
 import subprocess
 import sys
 from contextlib import ExitStack
@@ -22,7 +24,7 @@ from app.engine.tuning.tune_results import RuntimeSettings
 from offload.placement.load_parameters import ON_HOST
 from quantizer.gguf.gguf_reader import ModelFileError
 from quantizer.gguf.header import read_header
-from quantizer.system.errors import UserError
+from quantizer.system.errors import EngineError, UserError
 from tests.patience import PATIENCE_S
 from tests.quantizer.gguf_files import tiny_llama
 from tests.quantizer.gguf_projectors import tiny_projector
@@ -172,6 +174,19 @@ def test_a_projector_that_ends_its_process_is_refused(tmp_path: Path) -> None:
 def test_the_error_of_a_projector_is_raised_here(tmp_path: Path) -> None:
     projector = tiny_projector(tmp_path / "mmproj.gguf", 64, "idefics3")
     with pytest.raises(ModelFileError, match="vocabulary lacks"):
+        check_projector(tiny_llama(tmp_path / "m.gguf"), projector, tmp_path / "cache")
+
+
+@pytest.mark.slow
+def test_a_projector_that_computes_what_is_no_number_is_refused(tmp_path: Path) -> None:
+    projector = tiny_projector(tmp_path / "mmproj.gguf", 64)
+    data = bytearray(projector.read_bytes())
+    header = read_header(projector)
+    weight = next(tensor for tensor in header.tensors if tensor.name == "mm.input_projection.weight")
+    begin = header.data_offset + weight.offset
+    data[begin : begin + 4] = struct.pack("<f", math.nan)
+    projector.write_bytes(data)
+    with pytest.raises(EngineError, match="NaN"):
         check_projector(tiny_llama(tmp_path / "m.gguf"), projector, tmp_path / "cache")
 
 
