@@ -8,6 +8,7 @@
         │   └── WrongProcessorError   llama.cpp was built for another processor
         ├── ModelFileError            quantizer.gguf.gguf_reader: a GGUF that is missing, broken or hostile
         ├── CheckpointError           quantizer.checkpoint.config: a checkpoint folder that cannot be converted
+        ├── SoundDeviceError          app.sound.devices: a microphone or loudspeaker that is absent, busy or refuses
         ├── ToolError                 app.tools.mcp.config: a server of tools that cannot be started, or died
         └── RequestError …            app.protocol.errors: what the engine and the service refuse
 

@@ -21,7 +21,7 @@ from typing import Literal, TypeAlias, get_args
 
 from quantizer.system.files import explained, last_use_s, remove_lock, sorted_glob, try_lock
 
-Purpose: TypeAlias = Literal["load", "imatrix", "launch", "bench", "edit"]
+Purpose: TypeAlias = Literal["load", "imatrix", "launch", "bench", "edit", "record"]
 _PREFIX = "localllm-"
 _NAME = re.compile(rf"{_PREFIX}({'|'.join(get_args(Purpose))})-\w+")
 _LOCK = ".in-use.lock"

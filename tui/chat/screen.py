@@ -57,6 +57,7 @@ from tui.widgets.screens import CommandScreen
 if TYPE_CHECKING:
     from app.cli.prompts import ChatOptions
     from tui.chat.transcript.find import FindBar
+    from tui.chat.voice import Voice
     from tui.markdown.widget import MarkdownText
     from tui.widgets.help import HelpSections
 
@@ -87,6 +88,7 @@ class ChatScreen(CommandScreen):
         self._drafts = DraftAutosave(lambda error: self.inform(str(error)))
         self._shown_notices: set[str] = set()
         self._find_bar: FindBar | None = None
+        self._voice: Voice | None = None
         self._view = ChatView(self)
         self._messages = MessageActions(self._view)
         self._draft = DraftActions(self._view, self._show_status)
@@ -116,8 +118,8 @@ class ChatScreen(CommandScreen):
 
     @property
     def can_stop(self) -> bool:
-        """Whether an answer or a command of the person is running."""
-        return self.is_answering or self._shell.is_running
+        """Whether an answer, a command of the person or a recording is running."""
+        return self.is_answering or self._shell.is_running or (self._voice is not None and self._voice.is_running)
 
     def compose(self) -> ComposeResult:
         yield ScreenHeader(HOME, self.app_context.settings_controller.keys)
@@ -185,6 +187,7 @@ class ChatScreen(CommandScreen):
 
     async def on_unmount(self) -> None:
         await self._draft.close()
+        await self._stop_voice()
         await self._shell.stop()
         await self._tools.close()
         await self._drafts.close()
@@ -327,7 +330,9 @@ class ChatScreen(CommandScreen):
         self._view.run(self.new_chat, "reopen")
 
     def _activity(self) -> tuple[Activity | None, list[tuple[str, str]]]:
-        """Return what the chat is at, and the keys that matter meanwhile."""
+        """Return what the person or the chat is at, and the keys that matter meanwhile."""
+        if self._voice is not None and self._voice.activity is not None:
+            return self._voice.activity, self._voice.keys
         chat = self._session.chat
         activity = activity_of(chat, self._session.clock())
         if activity is None or not (activity.is_moving and chat.is_answering):
@@ -420,8 +425,10 @@ class ChatScreen(CommandScreen):
         }
 
     async def stop_answer(self) -> None:
-        """Leave the search or the chats at the side, or hide the completions; else stop the own command, or the answer
-        and keep its text; else focus the prompt."""
+        """Drop the recording; else leave the search or the chats at the side, or hide the completions; else stop the
+        own command, or the answer and keep its text; else focus the prompt."""
+        if await self._stop_voice():
+            return
         if self._find_bar is not None and await self._find_bar.close():
             self._view.focus_prompt()
         elif self.sidebar.back() or self.composer.dismiss() or await self._shell.stop():
@@ -537,6 +544,30 @@ class ChatScreen(CommandScreen):
         else:
             self._view.answer(lambda chat: chat.compact(focus))
 
+    def record(self) -> None:
+        """Begin to record what the person says; again, write it into the prompt."""
+        self._opened_voice().record()
+        self._view.focus_prompt()  # Enter ends it there
+
+    @on(Composer.RecordingEnded)
+    def _recording_ended(self) -> None:
+        self._opened_voice().end_recording()
+
+    def _opened_voice(self) -> Voice:
+        if self._voice is None:
+            from tui.chat.voice import Voice  # not at the start
+
+            self._voice = Voice(self._view, self._voice_changed)
+        return self._voice
+
+    def _voice_changed(self) -> None:
+        for composer in self.own(Composer):  # none is left while the app closes
+            composer.is_recording = self._voice is not None and self._voice.is_recording
+        self._show_status()
+
+    async def _stop_voice(self) -> bool:
+        return self._voice is not None and await self._voice.stop()
+
     async def toggle_sidebar(self) -> None:
         await self.sidebar.toggle()
 
@@ -624,6 +655,7 @@ class ChatScreen(CommandScreen):
         await self._drafts.close()
 
     async def _clear(self) -> None:
+        await self._stop_voice()
         await self._shell.stop()
         self._view.removed.clear()
         self.composer.put("")

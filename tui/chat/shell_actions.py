@@ -53,7 +53,7 @@ class ShellActions:
     def _ended(self, task: asyncio.Task[None]) -> None:
         self._running = None
         if not task.cancelled() and (error := task.exception()) is not None:
-            self._view.run(partial(_fail, error), "shell")  # as an error of the screen
+            self._view.run(partial(fail, error), "shell")
 
     async def _run(self, command: str, shown: ShellView) -> None:
         await self._view.transcript.add_beside(shown)
@@ -70,5 +70,6 @@ class ShellActions:
                 self._view.composer.add([done.attachment])
 
 
-async def _fail(error: BaseException) -> None:
+async def fail(error: BaseException) -> None:
+    """Raise the error of a task, run as a worker: as an error of the screen."""
     raise error

@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 from app.protocol.chat import (
@@ -36,6 +37,7 @@ from app.protocol.library import (
 )
 from app.protocol.plan import DevicePlan, PlanReport, PlanRequest, PlanSetting
 from app.protocol.status import AnswerRecord, ContextLength, MeteredKey, MeteredUsage, ModelStatus, ServiceStatus
+from app.protocol.transcript import Transcribed, TranscriptEvent
 from quantizer.gguf.gguf_reader import ModelFileError
 from quantizer.system.errors import UserError
 
@@ -307,6 +309,7 @@ class ScriptedClient(ScriptedJobs):
     count uses of `opened`. `plan_answer` makes the plans; `plan_requests` are the requests of `plan`, `reloads` those
     of `reload`, `answers` what `status` lists. `has_tools` is what its template has, `n_ctx_most` the longest context
     that fits, `metered` what requests with a metered key used; `n_keys` counts those that are open.
+    `sounds` are those of `transcribe`: path, content and model.
     """
 
     def __init__(self, *replies: ScriptedReply, model: ModelStatus = READY, jobs: Sequence[Job] = ()) -> None:
@@ -330,6 +333,10 @@ class ScriptedClient(ScriptedJobs):
         self.kept_texts: list[tuple[str, tuple[str, ...], str | None]] = []
         self.keep_error: UserError | None = None
         self.ended_thoughts: list[str] = []
+        self.sounds: list[tuple[Path, bytes, str]] = []
+        self.heard = "what was said"
+        self.may_transcribe = asyncio.Event()
+        self.may_transcribe.set()
         self.cached_as: list[str] = []  # the conversation of each request, which `options` leave out, as its texts
         self.corpora: list[str | None] = []
         self.schema_error: UserError | None = None
@@ -392,6 +399,14 @@ class ScriptedClient(ScriptedJobs):
         """Yield the scripted answer, waiting for the model to be ready as the service does."""
         self.requests.append(tuple(messages))
         return self._answer(options)
+
+    async def transcribe(
+        self, path: Path, model: str = "", fields: Mapping[str, str] | None = None, *, translates: bool = False
+    ) -> AsyncGenerator[TranscriptEvent, None]:
+        """Record the sound at `path` with the model, and yield `heard` as its text once `may_transcribe` is set."""
+        self.sounds.append((path, path.read_bytes(), model))  # noqa: ASYNC240 - small
+        await self.may_transcribe.wait()
+        yield Transcribed(self.heard, "", 1.0, 1, 1)
 
     async def read_ahead(
         self, messages: Sequence[Message], model: str = "", options: GenerationOptions | None = None

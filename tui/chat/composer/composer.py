@@ -80,6 +80,10 @@ class Composer(Vertical):
         command: str
 
     @dataclass
+    class RecordingEnded(Message):
+        """The user has said what is to be written into the prompt."""
+
+    @dataclass
     class TakenBack(Message):
         """The user wants the last waiting question back."""
 
@@ -99,6 +103,7 @@ class Composer(Vertical):
         self._warning.display = False
         self._mention_reader = MentionReader(self._folder, reader)
         self.has_waiting = False  # whether a question waits for the running answer
+        self.is_recording = False  # whether what the user says is being recorded
 
     def compose(self) -> ComposeResult:
         yield self._warning
@@ -225,6 +230,11 @@ class Composer(Vertical):
         if self.has_waiting:
             self.post_message(self.TakenBack())
         return self.has_waiting
+
+    def end_recording(self) -> bool:
+        if self.is_recording:
+            self.post_message(self.RecordingEnded())
+        return self.is_recording
 
     @on(PromptInput.Submitted)
     def _submitted(self, event: PromptInput.Submitted) -> None:

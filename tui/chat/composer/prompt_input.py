@@ -159,7 +159,7 @@ class PromptInput(TextArea):
             self.post_message(self.Passed())
 
     def action_submit(self) -> None:
-        if self._composer.accept(is_sending=True):
+        if self._composer.end_recording() or self._composer.accept(is_sending=True):
             return
         if command := shell_command(self.text):
             self._submit_command(command)

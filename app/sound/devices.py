@@ -1,0 +1,94 @@
+"""Recording beside a user interface: the device is opened by a child process, `app.sound.device_child`.
+
+Imports no native code. Raises UsageError where the extra `audio` is not installed, SoundDeviceError where there is no
+device or it refuses, EngineError where the child died.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping, Sequence
+from contextlib import aclosing, asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+from app.common.extras import AUDIO
+from quantizer.system.child_request import decode_message
+from quantizer.system.errors import UserError, registered
+from quantizer.system.process import ChildProcess, exit_error, python_command
+
+MAX_RECORDED_S = 600.0
+_OPENED_WITHIN_S = 15.0  # Python starts in this time from a cold disk; a sound server that hangs never answers
+_CHILD = "app.sound.device_child"
+_NAME = "sound process"
+
+
+@registered
+class SoundDeviceError(UserError):
+    """A microphone or a loudspeaker that is absent, busy, refuses or fails."""
+
+
+async def record(
+    path: Path,
+    must_stop: asyncio.Event,
+    on_time: Callable[[float], object],
+    max_s: float = MAX_RECORDED_S,
+    backends: Sequence[str] = (),
+) -> float:
+    """Write what the microphone hears into the empty file at `path`, as WAV of 16 kHz, mono, 16 bits, until `must_stop`
+    is set or for `max_s` seconds; return its length in seconds. `on_time` gets the seconds so far. Cancelling ends it,
+    and leaves the file to the caller. Raises StorageError where it cannot be written, and SoundDeviceError also where
+    all of it is silence: systems give that to a program that may not record."""
+    request = {"task": "record", "path": str(path), "max_s": max_s, "backends": list(backends)}
+    async with _device_child(request) as (child, messages):
+
+        async def send_stop() -> None:
+            await must_stop.wait()
+            await child.send({"event": "stop"})
+
+        stopping = asyncio.create_task(send_stop())
+        try:
+            message = await _first(messages, "microphone")
+            while "length_s" not in message:
+                on_time(message["recorded_s"])
+                message = await anext(messages)
+        finally:
+            stopping.cancel()
+    if message["is_silent"] and message["length_s"]:
+        raise SoundDeviceError(
+            "The microphone gave silence only.",
+            "Unmute it, choose it in the system's sound settings, and allow it for this terminal in the privacy ones.",
+        )
+    return float(message["length_s"])
+
+
+async def _first(messages: AsyncGenerator[Mapping[str, Any], None], device: str) -> Mapping[str, Any]:
+    try:
+        async with asyncio.timeout(_OPENED_WITHIN_S):
+            return await anext(messages)
+    except TimeoutError:
+        raise SoundDeviceError(f"The {device} does not answer.", "Restart the system's sound server.") from None
+
+
+@asynccontextmanager
+async def _device_child(
+    request: Mapping[str, object],
+) -> AsyncIterator[tuple[ChildProcess, AsyncGenerator[Mapping[str, Any], None]]]:
+    """Yield a child that got this request, and its messages, which raise what it reports and what it died of."""
+    if not AUDIO.is_installed:
+        raise AUDIO.missing
+    child = await ChildProcess.start(python_command(_CHILD), _NAME)
+
+    async def messages() -> AsyncGenerator[Mapping[str, Any], None]:
+        async with aclosing(child.lines()) as lines:
+            async for line in lines:
+                yield decode_message(line)
+        raise exit_error(_NAME, await child.wait(), child.stderr, "Try again.")
+
+    try:
+        await child.send(request)
+        async with aclosing(messages()) as received:
+            yield child, received
+    finally:
+        child.kill()
+        await asyncio.shield(child.end(0))
