@@ -1,1 +1,1 @@
-"""The microphone of this machine, in a child process."""
+"""The microphone and the loudspeaker of this machine, in a child process."""

@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import sys
 import time
+from base64 import b64decode
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from queue import Empty, SimpleQueue
-from threading import Event
 from typing import Any
 
 from app.common.wav import wav_header
@@ -26,12 +26,14 @@ _BYTES_PER_S = 2 * _RECORDED_HZ
 _PERIOD_MS = 50
 _SENT_EVERY_S = 0.2
 _STALLED_S = 3.0
+_PLAYED_HZ = 24_000  # what models that speak give
+_TAIL_S = 0.3  # what a device has taken and not yet played
 
 
-def record(request: Message, send: Callable[[Message], None], must_stop: Event) -> None:
-    """Write what the microphone hears into the file at `path`, as WAV of 16 kHz, mono, 16 bits, until told to stop or
-    for `max_s` seconds. Sends {"recorded_s"} now and then, and last {"length_s", "is_silent"}. Raises SoundDeviceError,
-    and StorageError where the file cannot be written."""
+def record(request: Message, send: Callable[[Message], None], messages: SimpleQueue[Message]) -> None:
+    """Write what the microphone hears into the file at `path`, as WAV of 16 kHz, mono, 16 bits, until a message
+    comes or for `max_s` seconds. Sends {"recorded_s"} now and then, and last {"length_s", "is_silent"}. Raises
+    SoundDeviceError, and StorageError where the file cannot be written."""
     blocks = SimpleQueue[bytes]()
     path, n_bytes, max_bytes = Path(request["path"]), 0, round(request["max_s"] * _RECORDED_HZ) * 2
     is_silent, sent_s = True, 0.0
@@ -54,9 +56,9 @@ def record(request: Message, send: Callable[[Message], None], must_stop: Event) 
             heard_s = time.monotonic()
             while n_bytes < max_bytes:
                 try:
-                    block = blocks.get(timeout=0 if must_stop.is_set() else _PERIOD_MS / 1000)
+                    block = blocks.get(timeout=_PERIOD_MS / 1000 if messages.empty() else 0)
                 except Empty:
-                    if must_stop.is_set():
+                    if not messages.empty():
                         break
                     if time.monotonic() - heard_s > _STALLED_S:  # unplugged, say: miniaudio does not tell everywhere
                         raise SoundDeviceError(
@@ -74,6 +76,55 @@ def record(request: Message, send: Callable[[Message], None], must_stop: Event) 
         file.seek(0)
         file.write(wav_header(_RECORDED_HZ, n_bytes))
     send({"length_s": n_bytes / _BYTES_PER_S, "is_silent": is_silent})
+
+
+def play(request: Message, send: Callable[[Message], None], messages: SimpleQueue[Message]) -> None:
+    """Play the `samples` of each message (Base64 of 16 bits, mono, all of one `sample_rate`) one behind the other, and
+    silence where the next ones are late, until {"event": "end"}. Sends {"is_open"} at once where there is a
+    loudspeaker, and {"is_played"} at the end. Raises SoundDeviceError."""
+    _loudspeaker(_PLAYED_HZ, request["backends"]).close()  # before anybody computes what nobody would hear
+    send({"is_open": True})
+    waiting = bytearray()
+
+    def give() -> Generator[bytes, int, None]:
+        block = b""
+        while True:
+            n_bytes = 2 * (yield block)
+            block = bytes(waiting[:n_bytes])
+            del waiting[:n_bytes]
+            block += bytes(n_bytes - len(block))
+
+    giving = give()
+    next(giving)
+    device = None
+    try:
+        while (message := messages.get()).get("event") != "end":
+            if device is None:
+                device = _loudspeaker(message["sample_rate"], request["backends"])
+                with _refusals("loudspeaker"):
+                    device.start(giving)
+            waiting += b64decode(message["samples"])
+        n_before, taken_s = len(waiting), time.monotonic()
+        while waiting:
+            time.sleep(_PERIOD_MS / 1000)
+            if len(waiting) < n_before:
+                n_before, taken_s = len(waiting), time.monotonic()
+            elif time.monotonic() - taken_s > _STALLED_S:
+                raise SoundDeviceError("The loudspeaker takes no sound any more.", "Check its plug.")
+        time.sleep(_TAIL_S)
+    finally:
+        if device is not None:
+            device.close()
+    send({"is_played": True})
+
+
+def _loudspeaker(sample_rate: int, backends: Sequence[str]) -> Any:
+    import miniaudio
+
+    with _refusals("loudspeaker"):
+        return miniaudio.PlaybackDevice(
+            miniaudio.SampleFormat.SIGNED16, 1, sample_rate, _PERIOD_MS, backends=_backends(backends)
+        )
 
 
 def _microphone(backends: Sequence[str]) -> Any:
@@ -112,14 +163,12 @@ def _refusals(name: str) -> Iterator[None]:
         raise SoundDeviceError(f"The {name} {cause}.", remedy) from error
 
 
-_TASKS: Mapping[str, Callable[[Message, Callable[[Message], None], Event], None]] = {"record": record}
+_TASKS: Mapping[str, Callable[[Message, Callable[[Message], None], SimpleQueue[Message]], None]] = {
+    "record": record,
+    "play": play,
+}
 
 
 if __name__ == "__main__":
-    _must_stop = Event()
-    sys.exit(
-        serve_request(
-            lambda request, send: _TASKS[request["task"]](request, send, _must_stop),
-            lambda _message: _must_stop.set(),
-        )
-    )
+    _messages = SimpleQueue[Message]()
+    sys.exit(serve_request(lambda request, send: _TASKS[request["task"]](request, send, _messages), _messages.put))

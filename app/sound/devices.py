@@ -1,4 +1,4 @@
-"""Recording beside a user interface: the device is opened by a child process, `app.sound.device_child`.
+"""Recording and playing beside a user interface: the device is opened by a child process, `app.sound.device_child`.
 
 Imports no native code. Raises UsageError where the extra `audio` is not installed, SoundDeviceError where there is no
 device or it refuses, EngineError where the child died.
@@ -7,12 +7,14 @@ device or it refuses, EngineError where the child died.
 from __future__ import annotations
 
 import asyncio
+from base64 import b64encode
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping, Sequence
 from contextlib import aclosing, asynccontextmanager
 from pathlib import Path
 from typing import Any
 
 from app.common.extras import AUDIO
+from app.protocol.speech import Said
 from quantizer.system.child_request import decode_message
 from quantizer.system.errors import UserError, registered
 from quantizer.system.process import ChildProcess, exit_error, python_command
@@ -60,6 +62,34 @@ async def record(
             "Unmute it, choose it in the system's sound settings, and allow it for this terminal in the privacy ones.",
         )
     return float(message["length_s"])
+
+
+async def play(
+    sentences: AsyncGenerator[Said, None], on_sentence: Callable[[Said], object], backends: Sequence[str] = ()
+) -> None:
+    """Play sentences as they come, the first at once, and return when the last was heard. `on_sentence` gets each
+    before it is played. They are not begun where there is no loudspeaker. Cancelling ends the sound and the sentences.
+    Raises also what the sentences raise."""
+    async with _device_child({"task": "play", "backends": list(backends)}) as (child, messages):
+        await _first(messages, "loudspeaker")
+
+        async def feed() -> None:
+            async with aclosing(sentences):
+                async for said in sentences:
+                    on_sentence(said)
+                    await child.send({"samples": b64encode(said.samples).decode(), "sample_rate": said.sample_rate})
+            await child.send({"event": "end"})
+
+        feeding, ending = asyncio.create_task(feed()), asyncio.ensure_future(anext(messages))
+        try:
+            await asyncio.wait({feeding, ending}, return_when=asyncio.FIRST_COMPLETED)
+            if not ending.done():  # else the device failed
+                await feeding
+            await ending
+        finally:
+            feeding.cancel()
+            ending.cancel()
+            await asyncio.gather(feeding, ending, return_exceptions=True)
 
 
 async def _first(messages: AsyncGenerator[Mapping[str, Any], None], device: str) -> Mapping[str, Any]:

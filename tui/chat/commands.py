@@ -32,6 +32,8 @@ MESSAGE_COMMANDS = CommandTable(
             "y", has_priority=False),
     Command("copy-code", "Copy a code block", "Copy one of the message's code blocks to the clipboard", "copy_code",
             "c", "code", argument="NUMBER", has_priority=False),
+    Command("speak", "Read aloud", "Read the selected message, or the last answer, aloud; again, or Esc, stops it",
+            "read_aloud", "a", "speak", argument="MODEL", has_priority=False),
     Command("keep-1", "Continue with the first answer", "Of two that are compared: go on with the first one",
             "keep_version", "1", values=(0,), has_priority=False),
     Command("keep-2", "Continue with the second answer", "Of two that are compared: go on with the second one",

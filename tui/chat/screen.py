@@ -118,7 +118,7 @@ class ChatScreen(CommandScreen):
 
     @property
     def can_stop(self) -> bool:
-        """Whether an answer, a command of the person or a recording is running."""
+        """Whether an answer, a command of the person, a recording or a reading aloud is running."""
         return self.is_answering or self._shell.is_running or (self._voice is not None and self._voice.is_running)
 
     def compose(self) -> ComposeResult:
@@ -425,8 +425,8 @@ class ChatScreen(CommandScreen):
         }
 
     async def stop_answer(self) -> None:
-        """Drop the recording; else leave the search or the chats at the side, or hide the completions; else stop the
-        own command, or the answer and keep its text; else focus the prompt."""
+        """Drop the recording, or stop reading aloud; else leave the search or the chats at the side, or hide the
+        completions; else stop the own command, or the answer and keep its text; else focus the prompt."""
         if await self._stop_voice():
             return
         if self._find_bar is not None and await self._find_bar.close():
@@ -544,9 +544,15 @@ class ChatScreen(CommandScreen):
         else:
             self._view.answer(lambda chat: chat.compact(focus))
 
-    def record(self) -> None:
+    async def read_aloud(self, model: str = "") -> None:
+        """Read the selected message, or the last answer, aloud; again, stop it."""
+        selected = self.transcript.selected
+        text = selected.entry.message.content if selected else self._session.conversation.last_answer
+        await self._opened_voice().speak(text, model)
+
+    async def record(self) -> None:
         """Begin to record what the person says; again, write it into the prompt."""
-        self._opened_voice().record()
+        await self._opened_voice().record()
         self._view.focus_prompt()  # Enter ends it there
 
     @on(Composer.RecordingEnded)

@@ -1,4 +1,5 @@
-"""What the person says into the microphone, written into the prompt. Imported when it is first used."""
+"""What the person says into the microphone, written into the prompt; and messages read aloud. Imported when it is first
+used."""
 
 from __future__ import annotations
 
@@ -10,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from app.chat.activity import Activity
 from app.protocol.transcript import Transcribed
-from app.sound.devices import MAX_RECORDED_S, record
+from app.sound.devices import MAX_RECORDED_S, play, record
 from quantizer.system.errors import UsageError, UserError
 from quantizer.system.files import open_private
 from quantizer.system.temporary_folder import temporary_folder
@@ -21,6 +22,7 @@ from tui.connection import localllm_service
 
 if TYPE_CHECKING:
     from app.client.service_client import ServiceClient
+    from app.protocol.speech import Said
 
 
 class Voice:
@@ -33,6 +35,8 @@ class Voice:
         self._on_change = on_change
         self._task: asyncio.Task[None] | None = None
         self._recorded: asyncio.Event | None = None  # set to end the recording that runs
+        self._is_speaking = False
+        self._speaker = ""  # the model that spoke last; empty: the only one that there is
 
     @property
     def is_running(self) -> bool:
@@ -42,7 +46,8 @@ class Voice:
     def keys(self) -> list[tuple[str, str]]:
         """The keys that matter while something goes on, each with a word."""
         custom = self._view.screen.app_context.settings_controller.keys
-        words = (("record", "write it down"), ("stop", "drop")) if self.is_recording else (("stop", "drop"),)
+        words = (("record", "write it down"),) if self.is_recording else ()
+        words = (*words, ("stop", "stop" if self._is_speaking else "drop"))
         found = [(self._view.screen.TABLE.find(name), word) for name, word in words]
         return [(command.key_name(custom).lower(), word) for command, word in found if command is not None]
 
@@ -50,9 +55,11 @@ class Voice:
     def is_recording(self) -> bool:
         return self._recorded is not None and not self._recorded.is_set()
 
-    def record(self) -> None:
-        """Begin to record; while that goes on, end it, and write down what was said. Raises UsageError while the former
-        recording is written down."""
+    async def record(self) -> None:
+        """Begin to record; while that goes on, end it, and write down what was said. Ends what is read aloud. Raises
+        UsageError while the former recording is written down."""
+        if self._is_speaking:
+            await self.stop()
         if self.is_recording:
             self.end_recording()
         elif self._task is not None:
@@ -61,12 +68,27 @@ class Voice:
             self._recorded = asyncio.Event()
             self._begin(self._record(self._recorded))
 
+    async def speak(self, text: str, model: str = "") -> None:
+        """Read a Markdown text aloud by `model`, without one by the model of the last time; while that goes on, stop
+        it. Raises UsageError while the person's own words are recorded or written down."""
+        if self._is_speaking:
+            await self.stop()
+            return
+        if self._task is not None:
+            raise UsageError("What you say is being recorded or written down.", "Esc drops it.")
+        words = spoken_text(text)
+        if not words:
+            self._view.screen.inform("There is nothing to read aloud.")
+            return
+        self._is_speaking = True
+        self._begin(self._speak(words, model or self._speaker))
+
     def end_recording(self) -> None:
         if self._recorded is not None:
             self._recorded.set()
 
     async def stop(self) -> bool:
-        """Drop what was recorded; return whether there was something to stop."""
+        """Drop what was recorded, or stop speaking; return whether there was something to stop."""
         task = self._task
         if task is None:
             return False
@@ -80,6 +102,7 @@ class Voice:
 
     def _ended(self, task: asyncio.Task[None]) -> None:
         self._task = self._recorded = None
+        self._is_speaking = False
         self._show(None)
         error = None if task.cancelled() else task.exception()
         if isinstance(error, UserError):
@@ -110,6 +133,15 @@ class Voice:
                     text = event.text if isinstance(event, Transcribed) else text
         self._insert(text.strip())
 
+    async def _speak(self, words: str, speaker: str) -> None:
+        def began(_said: Said) -> None:
+            self._speaker = speaker  # which is one
+            self._show(Activity("reading aloud"))
+
+        self._show(Activity("preparing to read aloud"))
+        client = await localllm_service(self._view.connection)
+        await play(client.speak(words, speaker), began)
+
     def _recording(self, recorded_s: float) -> None:
         minutes, seconds = divmod(int(recorded_s), 60)
         self._show(Activity("recording", facts=(f"{minutes}:{seconds:02}",)))
@@ -134,3 +166,16 @@ class Voice:
         before = prompt.before_cursor
         prompt.insert_pasted(f" {text}" if before and not before[-1].isspace() else text)
         self._view.focus_prompt()
+
+
+def spoken_text(text: str) -> str:
+    """Return what is read aloud of a Markdown text: its words without marks and addresses, a paragraph for each block.
+    Code is left out: nobody follows it by ear."""
+    from markdown_it import MarkdownIt
+
+    blocks = []
+    for token in MarkdownIt("commonmark", {"html": False}).enable("table").parse(text):
+        if token.type == "inline":
+            breaks = ("softbreak", "hardbreak")
+            blocks.append("".join(" " if part.type in breaks else part.content for part in token.children or ()))
+    return "\n\n".join(filter(None, map(str.strip, blocks)))

@@ -36,6 +36,7 @@ from app.protocol.library import (
     TypeChoice,
 )
 from app.protocol.plan import DevicePlan, PlanReport, PlanRequest, PlanSetting
+from app.protocol.speech import Said
 from app.protocol.status import AnswerRecord, ContextLength, MeteredKey, MeteredUsage, ModelStatus, ServiceStatus
 from app.protocol.transcript import Transcribed, TranscriptEvent
 from quantizer.gguf.gguf_reader import ModelFileError
@@ -309,7 +310,8 @@ class ScriptedClient(ScriptedJobs):
     count uses of `opened`. `plan_answer` makes the plans; `plan_requests` are the requests of `plan`, `reloads` those
     of `reload`, `answers` what `status` lists. `has_tools` is what its template has, `n_ctx_most` the longest context
     that fits, `metered` what requests with a metered key used; `n_keys` counts those that are open.
-    `sounds` are those of `transcribe`: path, content and model.
+    `sounds` are those of `transcribe`: path, content and model;
+    `spoken` the texts of `speak` with their models.
     """
 
     def __init__(self, *replies: ScriptedReply, model: ModelStatus = READY, jobs: Sequence[Job] = ()) -> None:
@@ -335,6 +337,8 @@ class ScriptedClient(ScriptedJobs):
         self.ended_thoughts: list[str] = []
         self.sounds: list[tuple[Path, bytes, str]] = []
         self.heard = "what was said"
+        self.spoken: list[tuple[str, str]] = []
+        self.speak_error: UserError | None = None
         self.may_transcribe = asyncio.Event()
         self.may_transcribe.set()
         self.cached_as: list[str] = []  # the conversation of each request, which `options` leave out, as its texts
@@ -407,6 +411,16 @@ class ScriptedClient(ScriptedJobs):
         self.sounds.append((path, path.read_bytes(), model))  # noqa: ASYNC240 - small
         await self.may_transcribe.wait()
         yield Transcribed(self.heard, "", 1.0, 1, 1)
+
+    async def speak(
+        self, text: str, model: str = "", voice: str = "", fields: Mapping[str, object] | None = None
+    ) -> AsyncGenerator[Said, None]:
+        """Record the text with the model, and yield a second of silence for each paragraph; raise `speak_error`."""
+        self.spoken.append((text, model))
+        if self.speak_error is not None:
+            raise self.speak_error
+        for paragraph in text.split("\n\n"):
+            yield Said(samples=bytes(48_000), sample_rate=24_000, text=paragraph)
 
     async def read_ahead(
         self, messages: Sequence[Message], model: str = "", options: GenerationOptions | None = None

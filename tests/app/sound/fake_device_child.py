@@ -1,6 +1,7 @@
 """A sound device without a machine: this program, run with a KIND, takes the place of `app.sound.device_child`.
 
-KIND is "tone" (a microphone that hears one, for a second), "silence", "absent", "dies" or "hangs".
+KIND is "tone" (a microphone that hears one, for a second), "silence", "absent", "dies" or "hangs". What it plays
+nobody hears: "mute" plays all at once, "slow" never comes to the end, "unplugged" fails at the first sentence.
 """
 
 from __future__ import annotations
@@ -30,6 +31,22 @@ def _say(**message: object) -> None:
     print(json.dumps(message), flush=True)
 
 
+def _fail(cause: str) -> None:
+    _say(event="failed", error={"kind": "SoundDeviceError", "cause": cause, "remedy": "Connect one."})
+
+
+def _play(kind: str) -> int:
+    _say(is_open=True)
+    while json.loads(sys.stdin.readline()).get("event") != "end":
+        if kind == "unplugged":
+            _fail("The loudspeaker takes no sound any more.")
+            return 1
+    if kind == "slow":
+        time.sleep(600)
+    _say(is_played=True)
+    return 0
+
+
 def _serve(kind: str) -> int:
     request = json.loads(sys.stdin.readline())
     if kind == "hangs":
@@ -38,9 +55,10 @@ def _serve(kind: str) -> int:
         print("cannot find card", file=sys.stderr, flush=True)
         return 3
     if kind == "absent":
-        cause = "The microphone cannot be opened."
-        _say(event="failed", error={"kind": "SoundDeviceError", "cause": cause, "remedy": "Connect one."})
+        _fail(f"The {'microphone' if request['task'] == 'record' else 'loudspeaker'} cannot be opened.")
         return 1
+    if request["task"] == "play":
+        return _play(kind)
     _say(recorded_s=0.0)
     _say(recorded_s=61.0)
     if request["max_s"] > 1.0:

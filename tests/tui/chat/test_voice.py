@@ -1,4 +1,5 @@
-"""The recording key: what is said lands in the prompt, nothing is sent, and nothing of the sound stays."""
+"""The recording key: what is said lands in the prompt, nothing is sent, and nothing of the sound stays. And messages
+that are read aloud."""
 
 from __future__ import annotations
 
@@ -8,9 +9,11 @@ from pathlib import Path
 import pytest
 
 from app.common import extras
+from app.protocol.errors import RequestError
 from app.protocol.library import LocalModel
-from tests.app.client.scripted_client import READY, ScriptedClient
+from tests.app.client.scripted_client import READY, ScriptedClient, ScriptedReply
 from tests.app.sound.fake_device_child import put_device
+from tui.chat.voice import spoken_text
 
 pytestmark = pytest.mark.slow
 HEARS = replace(READY, hears=True)
@@ -147,3 +150,77 @@ async def test_a_recording_without_words_says_so(open_app, monkeypatch, temporar
         await user.sees("recording · 1:01")
         await user.presses("enter")
         await user.sees("No words were recognised.")
+
+
+async def _with_answer(user) -> None:
+    await user.asks("hello")
+    await user.sees("Hello", "ready")
+
+
+@pytest.mark.parametrize("stopping", ["a", "escape"])
+async def test_the_key_on_an_answer_reads_it_aloud_and_stops_it(stopping, open_app, monkeypatch):
+    put_device(monkeypatch, "slow")
+    client = ScriptedClient(ScriptedReply(deltas=("Hello **there**.",)))
+    async with open_app(client) as user:
+        await _with_answer(user)
+        await user.presses("ctrl+up", "a")
+        await user.sees("reading aloud · esc stop")
+        await user.presses(stopping)
+        await user.no_longer_sees("reading aloud ·")
+    assert client.spoken == [("Hello there.", "")]
+
+
+async def test_slash_speak_reads_the_last_answer_by_the_model_that_was_named(open_app, monkeypatch):
+    put_device(monkeypatch, "mute")
+    client = ScriptedClient()
+    async with open_app(client) as user:
+        await user.asks("/speak")
+        await user.sees("There is nothing to read aloud.")
+        await _with_answer(user)
+        await user.asks("/speak qwen3-tts")
+        await user.until(lambda: len(client.spoken) == 1 and "aloud ·" not in user.screen_text, "not read")
+        client.speak_error = RequestError("There is no model qwen.")
+        await user.asks("/speak qwen")
+        await user.sees("There is no model qwen.")
+        client.speak_error = None
+        await user.asks("/speak")
+        await user.until(lambda: len(client.spoken) == 3, "not read again")
+    assert [model for _, model in client.spoken] == ["qwen3-tts", "qwen", "qwen3-tts"]
+
+
+async def test_the_recording_key_ends_what_is_read_aloud(open_app, monkeypatch, temporary):
+    put_device(monkeypatch, "slow")
+    async with open_app(ScriptedClient(model=HEARS)) as user:
+        await _with_answer(user)
+        await user.asks("/speak")
+        await user.sees("reading aloud · esc stop")
+        await user.presses("alt+r")
+        await user.sees("recording · 1:01")
+        await user.asks("/speak")  # Enter ends the recording; the line stays in the prompt
+        await user.until(lambda: "what was said" in user.app.screen.prompt.text, "not inserted")
+
+
+async def test_no_model_that_speaks_and_no_loudspeaker_are_a_sentence_each(open_app, monkeypatch):
+    client = ScriptedClient()
+    client.speak_error = RequestError("No model here speaks.", "Get one that does: `localllm pull X`.")
+    async with open_app(client, size=(120, 30)) as user:
+        await _with_answer(user)
+        put_device(monkeypatch, "mute")
+        await user.asks("/speak")
+        await user.sees("No model here speaks. Get one that does")
+        put_device(monkeypatch, "absent")
+        await user.asks("/speak")
+        await user.sees("The loudspeaker cannot be opened. Connect one.")
+
+
+@pytest.mark.parametrize(
+    ("markdown", "spoken"),
+    [
+        ("# A *title*\n\nwith `code` and\na [link](http://x.org/y).", "A title\n\nwith code and a link."),
+        ("- one\n- two\n\n```sh\nrm -r x\n```\nEnd.", "one\n\ntwo\n\nEnd."),
+        ("| a | b |\n|---|---|\n| 1 | 2 |", "a\n\nb\n\n1\n\n2"),
+        ("```\nonly code\n```", ""),
+    ],
+)
+def test_words_are_read_aloud_and_neither_marks_nor_code(markdown, spoken):
+    assert spoken_text(markdown) == spoken
