@@ -17,19 +17,23 @@ from app.client.service_client import ServiceClient
 from app.settings.settings import Settings
 from quantizer.gguf.gguf_reader import ModelFileError
 from tests.app.child_processes import children_that_run, living_children
+from tests.app.sound.fake_device_child import put_device
 from tests.patience import PATIENCE_S
 from tests.quantizer.gguf_files import tiny_llama
+from tests.quantizer.gguf_projectors import hearing_header
+from tests.quantizer.gguf_speakers import tiny_speaker
 from tui.app import LocalllmApp
 from tui.connection import ServiceConnection, local_service
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("real_processes")]
+_TEMPLATE = "{% for message in messages %}{{ message.content }}\n{% endfor %}"
 
 
 @pytest.fixture
 def settings(tmp_path: Path) -> Settings:
     model = tiny_llama(
         tmp_path / "tiny.gguf",
-        lambda writer: writer.add_chat_template("{% for message in messages %}{{ message.content }}\n{% endfor %}"),
+        lambda writer: writer.add_chat_template(_TEMPLATE),
     )
     return Settings(engine="fake", port=0, model=str(model), data_dir=tmp_path / "data", cache_dir=tmp_path / "cache")
 
@@ -152,3 +156,29 @@ async def test_a_job_of_the_service_is_followed_to_its_end_and_announced(setting
         await user.sees("missing.gguf", "There is no file", "1 failed")
         await user.presses("x")
         await user.sees("No jobs.")
+
+
+async def test_what_is_said_is_written_down_and_an_answer_read_aloud_by_models_of_the_library(
+    settings, user_of, monkeypatch
+):
+    library = settings.data_dir / "models" / "me"
+    tiny_speaker(library / "talker", "qwen3tts")
+    (library / "hearing").mkdir()
+    tiny_llama(library / "hearing" / "hearing.gguf", lambda writer: writer.add_chat_template(_TEMPLATE))
+    hearing_header(library / "hearing" / "mmproj-hearing.gguf")
+    connection = ServiceConnection(local_service(settings), settings.model)
+    async with connection, LocalllmApp(connection, settings=settings).run_test(size=(120, 30)) as pilot:
+        user = user_of(pilot)
+        await user.sees("ready")
+        put_device(monkeypatch, "tone")
+        await user.presses("alt+r")
+        await user.sees("recording · 1:01")
+        await user.presses("enter")
+        await user.until(lambda: user.app.screen.prompt.text, "nothing was written down")
+        await user.presses("enter")
+        await user.sees("a second", "ready")
+        put_device(monkeypatch, "slow")
+        await user.asks("/speak")
+        await user.sees("reading aloud · esc stop")
+        await user.presses("escape")
+        await user.no_longer_sees("reading aloud ·")

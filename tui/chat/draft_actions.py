@@ -3,6 +3,7 @@ and what the model reads of it before it is sent. `tui.chat.composer` owns the d
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -26,9 +27,11 @@ from tui.commands import slash_line
 from tui.connection import localllm_service
 
 if TYPE_CHECKING:
+    from app.client.service_client import ServiceClient
     from app.protocol.library import LocalModel
 
 _PAUSE_S = 0.3
+_ASK_AGAIN_S = 0.2
 _PART_SHARE = 0.75  # of what is free in the context
 _BEGINNING_CHARACTERS = 40
 _MAX_NAMED = 3
@@ -224,7 +227,7 @@ class DraftActions:
         self._view.composer.warn(unread.text(state.model))
         with suppress(UserError):  # then only the first half is known
             service = await localllm_service(self._view.connection)
-            found = models_that_read(unread, (await service.library.models()).models)
+            found = await find_readers(service, unread)
             self._reader_model = found[0].path if found else ""
             text = unread.text(state.model, [model.id for model in found], self._key_of("switch-reader"))
             self._view.composer.warn(text)
@@ -263,6 +266,16 @@ def unread_media(attachments: Iterable[Attachment], state: ConnectionState) -> U
     if not unread:
         return None
     return UnreadMedia(not all(file.is_sound for file in unread), any(file.is_sound for file in unread))
+
+
+async def find_readers(service: ServiceClient, unread: UnreadMedia) -> list[LocalModel]:
+    """Return the local models that read all of it, loaded ones first. A service that has just started still reads
+    headers: it is asked until it knows one, or all. Raises what it reports."""
+    listing = await service.library.models()
+    while not (found := models_that_read(unread, listing.models)) and not listing.is_complete:
+        await asyncio.sleep(_ASK_AGAIN_S)
+        listing = await service.library.models()
+    return found
 
 
 def models_that_read(unread: UnreadMedia, models: Iterable[LocalModel]) -> list[LocalModel]:

@@ -16,7 +16,7 @@ from quantizer.system.errors import UsageError, UserError
 from quantizer.system.files import open_private
 from quantizer.system.temporary_folder import temporary_folder
 from tui.chat.actions import ChatView
-from tui.chat.draft_actions import UnreadMedia, models_that_read
+from tui.chat.draft_actions import UnreadMedia, find_readers
 from tui.chat.shell_actions import fail
 from tui.connection import localllm_service
 
@@ -152,7 +152,7 @@ class Voice:
         client, state = await localllm_service(self._view.connection), self._view.connection.state
         if state.hears:
             return client, state.model
-        found = models_that_read(UnreadMedia(False, True), (await client.library.models()).models)
+        found = await find_readers(client, UnreadMedia(False, True))
         if not found:
             raise UsageError("No local model hears.", "F6 downloads one, such as ggml-org/Qwen3-ASR-0.6B-GGUF.")
         return client, found[0].loaded_as or found[0].id
