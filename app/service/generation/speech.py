@@ -20,7 +20,7 @@ from app.engine.request import MediaInput
 from app.protocol.errors import RequestError
 from app.protocol.speech import MAX_SEED, Said, SpeechSampling
 from app.service.models.served_model import ServedModel
-from quantizer.system.files import explained
+from quantizer.system.files import explained, open_regular
 
 MAX_CHARACTERS = 65_536  # of a text: an hour of speech
 MAX_SENTENCE_BYTES = 900  # of UTF-8, as the engine's context has room for
@@ -122,7 +122,7 @@ def _voice(name: str, folder: Path) -> MediaInput | None:
         if name.lower() in _ANY_VOICE:
             return None
         raise RequestError(f"There is no voice {name!r}.", f"{_known(folder)}.")
-    with explained(f"The voice {name} cannot be read", "Check its file.", RequestError), path.open("rb") as file:
+    with explained(f"The voice {name} cannot be read", "Check its file.", RequestError), open_regular(path) as file:
         data = file.read(_MAX_VOICE_BYTES + 1)
     if len(data) > _MAX_VOICE_BYTES:
         raise RequestError(f"The voice {name} has more than 16 MiB.", "Cut it: its first 30 seconds count.")

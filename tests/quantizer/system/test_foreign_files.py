@@ -29,6 +29,7 @@ ELSEWHERE = {
     "app/library/local/model_sampling.py": "of the package",
     "app/library/local/placement.py": "made anew",
     "app/library/packages/wheel.py": "made anew",
+    "app/sound/device_child.py": "made anew",
     "app/tools/file_access.py": "in folders of a chat, by descriptors, with checks of its own",
     "offload/devices/bandwidth.py": "past the system's cache, after the same check",
     "offload/devices/gpus.py": "of the kernel",
