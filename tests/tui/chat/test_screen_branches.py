@@ -241,8 +241,8 @@ async def test_what_is_typed_right_behind_the_way_back_is_typed(open_app):
 
 @pytest.mark.slow
 async def test_a_custom_key_for_the_selected_message_is_dispatched_as_early(open_app):
-    async with open_app(ScriptedClient(*TWO), settings={"keys": {"again": "a"}}) as user:
+    async with open_app(ScriptedClient(*TWO), settings={"keys": {"again": "x"}}) as user:
         await user.asks("again?")
         await user.sees("First try.", "ready")
-        await _types_in_one_burst(user, "ctrl+up", "a")
+        await _types_in_one_burst(user, "ctrl+up", "x")
         await user.sees("Second try.", "‹ 2/2 ›", "ready")
