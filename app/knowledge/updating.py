@@ -15,10 +15,9 @@ from app.knowledge.embedding import EmbedProgress, embed_passages
 from app.knowledge.models import Connect, EmbedderIdentity
 from app.knowledge.reading import ReadProgress
 from app.knowledge.store import KnowledgeStore
-from quantizer.system.child_request import decode_message
-from quantizer.system.process import ChildProcess, exit_error, lower_priority, python_command
+from quantizer.system.child_request import open_child
+from quantizer.system.process import lower_priority, python_command
 
-_NAME = "folder reader"
 _BATCH = 4  # passages, less than a second of a processor: an answer that begins meanwhile waits no longer
 _STOPPED_WITHIN_S = 0.2
 
@@ -38,21 +37,14 @@ async def read_folders(
     """Read what is new or changed in these added folders, without any in all, and yield how far it is. With `is_behind`
     it gets the least processor time of all. Closing the iterator ends it, and what was read stays. Raises StorageError
     where the disk takes no more, UsageError where another process changes the knowledge, EngineError."""
-    child = await ChildProcess.start(python_command("app.knowledge.update_child"), _NAME)
-    try:
+    paths, left_out = [str(path) for path in folders], [str(path) for path in excluded]
+    request = {"data_dir": str(data_dir), "folders": paths, "excluded": left_out}
+    command = python_command("app.knowledge.update_child")
+    async with open_child(command, request, "folder reader", "Try again.") as (child, messages):
         await asyncio.to_thread(lower_priority, child.pid, is_lowest=is_behind)
-        paths, left_out = [str(path) for path in folders], [str(path) for path in excluded]
-        await child.send({"data_dir": str(data_dir), "folders": paths, "excluded": left_out})
-        async with aclosing(child.lines()) as lines:
-            async for line in lines:
-                message = decode_message(line)
-                progress = ReadProgress(**message["progress"])
-                yield FolderRead(message["folder"], progress, message.get("problem", ""))
-        if status := await child.wait():
-            raise exit_error(_NAME, status, child.stderr, "Try again.")
-    finally:
-        child.kill()
-        await asyncio.shield(child.end(0))
+        async for message in messages:
+            progress = ReadProgress(**message["progress"])
+            yield FolderRead(message["folder"], progress, message.get("problem", ""))
 
 
 async def embed_new(

@@ -8,21 +8,18 @@ from __future__ import annotations
 
 import asyncio
 from base64 import b64encode
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping, Sequence
-from contextlib import aclosing, asynccontextmanager
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager, aclosing
 from pathlib import Path
-from typing import Any
 
 from app.common.extras import AUDIO
 from app.protocol.speech import Said
-from quantizer.system.child_request import decode_message
+from quantizer.system.child_request import Message, open_child
 from quantizer.system.errors import UserError, registered
-from quantizer.system.process import ChildProcess, exit_error, python_command
+from quantizer.system.process import ChildProcess, python_command
 
 MAX_RECORDED_S = 600.0
 _OPENED_WITHIN_S = 15.0  # Python starts in this time from a cold disk; a sound server that hangs never answers
-_CHILD = "app.sound.device_child"
-_NAME = "sound process"
 
 
 @registered
@@ -92,7 +89,7 @@ async def play(
             await asyncio.gather(feeding, ending, return_exceptions=True)
 
 
-async def _first(messages: AsyncGenerator[Mapping[str, Any], None], device: str) -> Mapping[str, Any]:
+async def _first(messages: AsyncGenerator[Message, None], device: str) -> Message:
     try:
         async with asyncio.timeout(_OPENED_WITHIN_S):
             return await anext(messages)
@@ -100,25 +97,9 @@ async def _first(messages: AsyncGenerator[Mapping[str, Any], None], device: str)
         raise SoundDeviceError(f"The {device} does not answer.", "Restart the system's sound server.") from None
 
 
-@asynccontextmanager
-async def _device_child(
+def _device_child(
     request: Mapping[str, object],
-) -> AsyncIterator[tuple[ChildProcess, AsyncGenerator[Mapping[str, Any], None]]]:
-    """Yield a child that got this request, and its messages, which raise what it reports and what it died of."""
+) -> AbstractAsyncContextManager[tuple[ChildProcess, AsyncGenerator[Message, None]]]:
     if not AUDIO.is_installed:
         raise AUDIO.missing
-    child = await ChildProcess.start(python_command(_CHILD), _NAME)
-
-    async def messages() -> AsyncGenerator[Mapping[str, Any], None]:
-        async with aclosing(child.lines()) as lines:
-            async for line in lines:
-                yield decode_message(line)
-        raise exit_error(_NAME, await child.wait(), child.stderr, "Try again.")
-
-    try:
-        await child.send(request)
-        async with aclosing(messages()) as received:
-            yield child, received
-    finally:
-        child.kill()
-        await asyncio.shield(child.end(0))
+    return open_child(python_command("app.sound.device_child"), request, "sound process", "Try again.")

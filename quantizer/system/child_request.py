@@ -1,12 +1,13 @@
 """A child process for one request: a JSON object goes in, JSON objects come out.
 
-`run_child` runs it from synchronous code, `serve_request` is the other end of that pipe; such a child ends with the
-process that started it. Interprets no message but the one by which a child reports its failure. Imports no native code
-and no numpy, so that user interfaces can use it.
+`run_child` runs it from synchronous code, `open_child` beside an event loop, and `serve_request` is the other end of
+that pipe; such a child ends with the process that started it. Interprets no message but the one by which a child
+reports its failure. Imports no native code and no numpy, so that user interfaces can use it.
 """
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import json
 import os
@@ -14,7 +15,7 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Generator, Iterator, Mapping, Sequence
 from dataclasses import asdict
 from typing import IO, Any, TypeAlias
 
@@ -22,7 +23,7 @@ from quantizer.system.errors import EngineError, ErrorInfo, UserError
 from quantizer.system.faults import reported_faults
 from quantizer.system.files import unnamed_file
 from quantizer.system.memory_limit import ProcessBytes, check_memory_limit
-from quantizer.system.process import StderrTail, exit_error, start_error
+from quantizer.system.process import ChildProcess, StderrTail, exit_error, start_error
 
 Message: TypeAlias = dict[str, Any]
 
@@ -72,6 +73,30 @@ def _started(
         return subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=errors, env=environment)
     except OSError as error:
         raise start_error(name, error) from error
+
+
+@contextlib.asynccontextmanager
+async def open_child(
+    command: Sequence[str], request: Mapping[str, object], name: str, remedy: str
+) -> AsyncIterator[tuple[ChildProcess, AsyncGenerator[Message, None]]]:
+    """Start `command` and send it `request`; give the child, to which more messages may be sent, and the messages that
+    it sends. It is killed at the end of the block. Raises as `run_child`."""
+    child = await ChildProcess.start(command, name)
+
+    async def messages() -> AsyncGenerator[Message, None]:
+        async with contextlib.aclosing(child.lines()) as lines:
+            async for line in lines:
+                yield decode_message(line)
+        if status := await child.wait():
+            raise exit_error(name, status, child.stderr, remedy)
+
+    try:
+        await child.send(request)
+        async with contextlib.aclosing(messages()) as received:
+            yield child, received
+    finally:
+        child.kill()
+        await asyncio.shield(child.end(0))
 
 
 def decode_message(line: bytes) -> Message:

@@ -5,7 +5,6 @@ Owns the limits and the form in which a model reads entries and matches; `folder
 
 from __future__ import annotations
 
-import asyncio
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -13,8 +12,8 @@ from typing import Any
 from app.common.terminal import counted, quoted_name
 from app.tools.builtin.folders import PathRefusedError
 from app.tools.tool import ToolOutput
-from quantizer.system.child_request import Message, decode_message
-from quantizer.system.process import ChildProcess, exit_error, python_command
+from quantizer.system.child_request import Message, open_child
+from quantizer.system.process import python_command
 
 TIMEOUT_S = 30.0
 _MAX_ENTRIES, _MAX_VISITED, _MAX_MATCHES = 1_000, 200_000, 500
@@ -81,14 +80,7 @@ async def search_text(
 
 async def _found(request: Message, key: str) -> tuple[list[Any], Message]:
     """Run the child, and return what its messages have under `key` and its end. Raises UserError."""
-    child = await ChildProcess.start(python_command("app.tools.builtin.folder_child"), _NAME)
-    try:
-        await child.send(request)
-        messages = [decode_message(line) async for line in child.lines()]
-        status = await child.wait()
-        if status != 0:
-            raise exit_error(_NAME, status, child.stderr, "Try again.")
-        return [message[key] for message in messages if key in message], messages[-1]["end"]
-    finally:
-        child.kill()
-        await asyncio.shield(child.end(0))
+    command = python_command("app.tools.builtin.folder_child")
+    async with open_child(command, request, _NAME, "Try again.") as (_, received):
+        messages = [message async for message in received]
+    return [message[key] for message in messages if key in message], messages[-1]["end"]

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 import psutil
 import pytest
 
-from quantizer.system.child_request import Message, run_child
+from quantizer.system.child_request import Message, open_child, run_child
 from quantizer.system.errors import EngineError, StorageError
 from tests.patience import PATIENCE_S
 
@@ -98,3 +98,40 @@ def test_a_child_ends_with_whoever_started_it() -> None:
 def test_a_command_that_cannot_be_started_is_an_error() -> None:
     with pytest.raises(EngineError, match="The process that works cannot be started: No such file"):
         list(run_child(["/nowhere/at/all"], {}, "process that works", "Try again."))
+
+
+async def test_beside_an_event_loop_lines_go_both_ways() -> None:
+    program = (
+        "from queue import SimpleQueue\nfrom quantizer.system.child_request import serve_request\n"
+        "queue = SimpleQueue()\n"
+        "def work(request, send):\n    send({'n': request['n']})\n    send({'n': queue.get()['n'] + 1})\n"
+        "serve_request(work, queue.put)"
+    )
+    async with open_child(python(program), {"n": 4}, "process that works", "Try again.") as (process, received):
+        assert await anext(received) == {"n": 4}
+        await process.send({"n": 6})
+        assert [message async for message in received] == [{"n": 7}]
+
+
+@pytest.mark.parametrize(
+    ("body", "kind", "told"),
+    [
+        ("raise StorageError('Full.', 'Make room.')", StorageError, r"Full\. Make room\."),
+        (
+            "print('bye', file=sys.stderr, flush=True)\nos._exit(7)",
+            EngineError,
+            r"exit status 7\); .*: bye\.",
+        ),
+    ],
+)
+async def test_beside_an_event_loop_it_is_told_how_a_child_ended(body: str, kind: type[Exception], told: str) -> None:
+    async with open_child(child(body), {}, "process that works", "Try again.") as (_, received):
+        with pytest.raises(kind, match=told):
+            await anext(received)
+
+
+async def test_leaving_early_ends_the_child_beside_an_event_loop() -> None:
+    body = "send({'pid': os.getpid()})\ntime.sleep(60)"
+    async with open_child(child(body), {}, "process that works", "Try again.") as (_, received):
+        pid = (await anext(received))["pid"]
+    assert not psutil.pid_exists(pid)
