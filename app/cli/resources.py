@@ -68,6 +68,19 @@ def requested_planning_context(settings: Settings, vram: Sequence[str] = (), ram
     return planning_context(settings, parse_machine(lambda: survey(endpoints, settings.cache_dir).machine, vram, ram))
 
 
+async def load_named(client: ServiceClient | RemoteEngine, model: str | None, settings: Settings) -> str:
+    """Load the model that is named, while a line shows how far it is, and return its id; "" where none is named. Raises
+    UserError."""
+    from app.cli.output.answer import LoadingLine
+    from app.cli.prompts import confirm_load
+    from app.client.launcher import load_model
+
+    if not model:
+        return ""
+    show, when_unfit = LoadingLine().show, settings.when_unfit
+    return (await load_model(client, model, show, when_unfit=when_unfit, confirm_load=confirm_load)).id
+
+
 @contextmanager
 def open_index(cache_dir: Path) -> Iterator[Index]:
     """Open the index, and print on stderr when it was rebuilt, or cannot be written."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 MAX_SEED = (1 << 32) - 2  # libmtmd takes the next one for none
+MAX_VOICE_BYTES = 16 << 20  # of a sound that is a voice to speak with
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -143,7 +143,7 @@ class _Run:
         """Answer what has no answer yet. Raises the error by which nothing more can be answered."""
         from app.batch.run import run_batch
         from app.cli.output.progress import Meter
-        from app.cli.resources import show_kept, show_notices
+        from app.cli.resources import load_named, show_kept, show_notices
         from app.client.launcher import open_engine, running_service
         from app.protocol.chat import BATCH, PRIORITY_HEADER
 
@@ -153,7 +153,7 @@ class _Run:
         opened = running_service(self._settings) if self._events else open_engine(self._settings, keeps=True)
         async with opened as client:
             show_notices(client)
-            model = await self._loaded(client)
+            model = await load_named(client, self._options.model, self._settings)
             n_at_once = self._options.at_once or await self._n_slots(client, model)
 
             async def ask(request: BatchRequest) -> tuple[int, Any]:
@@ -175,20 +175,6 @@ class _Run:
             summary = self.summary  # without the seconds that closing takes
             show_kept(client, wants_json=self._events is not None)
         return summary
-
-    async def _loaded(self, client: ServiceClient | RemoteEngine) -> str:
-        """Load the model that is to answer every line, if one is, and return its id."""
-        from app.cli.output.answer import LoadingLine
-        from app.cli.prompts import confirm_load
-        from app.client.launcher import load_model
-
-        if not self._options.model:
-            return ""
-        when_unfit = self._settings.when_unfit
-        status = await load_model(
-            client, self._options.model, LoadingLine().show, when_unfit=when_unfit, confirm_load=confirm_load
-        )
-        return status.id
 
     async def _n_slots(self, client: ServiceClient | RemoteEngine, model: str) -> int:
         """Return how many answers of a batch the first request's engine computes at once. Raises the service's error

@@ -17,14 +17,13 @@ from app.cli.options import LOAD_ANYWAY, complete_file, complete_model, option, 
 from app.common.media_formats import MediaKind, format_of
 from app.common.terminal import printable_line
 from app.common.wav import wav_header
-from app.protocol.speech import Said
+from app.protocol.speech import MAX_SEED, MAX_VOICE_BYTES, Said
 from quantizer.system.errors import UsageError
 from quantizer.system.files import explained, open_regular, write_atomically
 
 _STDIN = _STDOUT = "-"
 _RAW = ".pcm"
 _ENDINGS = (".wav", _RAW)
-_MAX_VOICE_BYTES = 16 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +49,7 @@ class _Speech:
 @click.option("--voice", default="", help="A sound file of a few seconds, or a name in the folder of voices.")
 @click.option("-m", "--model", help="A model that speaks.", shell_complete=complete_model)
 @click.option("--language", help="Language of the text, such as en.  [default: en]")
-@click.option("--seed", type=click.IntRange(0, (1 << 32) - 2), help="Random seed.")
+@click.option("--seed", type=click.IntRange(0, MAX_SEED), help="Random seed.")
 @setting_options("threads", "host", "port", "api_key")
 @option("assume_yes", help=LOAD_ANYWAY)
 @options("wants_json")
@@ -73,7 +72,7 @@ def speak(
     localllm pull ggml-org/Qwen3-TTS-12Hz-1.7B-Base-GGUF
     """
     from app.cli.prompts import piped_text
-    from app.cli.resources import resolve_settings, show_kept, show_notices
+    from app.cli.resources import load_named, resolve_settings, show_kept, show_notices
 
     if output != _STDOUT and Path(output).suffix.lower() not in _ENDINGS:
         raise UsageError(f"The ending of {output} is no format of speech.", "End it in .wav or .pcm.")
@@ -89,19 +88,11 @@ def speak(
     fields = {name: value for name, value in given.items() if value is not None}
 
     async def speak_all() -> None:
-        from app.cli.output.answer import LoadingLine
-        from app.cli.prompts import confirm_load
-        from app.client.launcher import load_model, open_service
+        from app.client.launcher import open_service
 
         async with open_service(settings, keeps=True) as client:
             show_notices(client)
-            model_id = ""
-            if model:
-                when_unfit = settings.when_unfit
-                loading = load_model(
-                    client, model, LoadingLine().show, when_unfit=when_unfit, confirm_load=confirm_load
-                )
-                model_id = (await loading).id
+            model_id = await load_named(client, model, settings)
             said = client.speak(text, model_id, heard, fields)
             sentences = await (_piped(said) if output == _STDOUT else _collected(said))
             if output != _STDOUT:
@@ -121,8 +112,8 @@ def _voice(voice: str) -> str:
     if not voice or not (path.suffix or path.is_file()):
         return voice
     with explained(f"The voice {voice} cannot be read", "Check the path.", UsageError), open_regular(path) as file:
-        data = file.read(_MAX_VOICE_BYTES + 1)
-    if len(data) > _MAX_VOICE_BYTES:
+        data = file.read(MAX_VOICE_BYTES + 1)
+    if len(data) > MAX_VOICE_BYTES:
         raise UsageError(f"{voice} has more than 16 MiB.", "Cut it: its first 30 seconds count.")
     form = format_of(data)
     if form.kind is not MediaKind.SOUND:

@@ -85,7 +85,7 @@ def transcribe(
 
     It needs a model that hears, such as Qwen3-ASR: localllm pull ggml-org/Qwen3-ASR-0.6B-GGUF
     """
-    from app.cli.resources import resolve_settings, show_kept, show_notices
+    from app.cli.resources import load_named, resolve_settings, show_kept, show_notices
 
     form = _JSON if wants_json else format_name or (_format_of(output) if output else _TEXT)
     is_folder = bool(output) and Path(output or "").is_dir()
@@ -97,19 +97,11 @@ def transcribe(
     fields = {name: value for name, value in (("language", language), ("prompt", prompt)) if value}
 
     async def transcribe_all() -> None:
-        from app.cli.output.answer import LoadingLine
-        from app.cli.prompts import confirm_load
-        from app.client.launcher import load_model, open_service
+        from app.client.launcher import open_service
 
         async with open_service(settings, keeps=True) as client:
             show_notices(client)
-            model_id = ""
-            if model:
-                when_unfit = settings.when_unfit
-                loading = load_model(
-                    client, model, LoadingLine().show, when_unfit=when_unfit, confirm_load=confirm_load
-                )
-                model_id = (await loading).id
+            model_id = await load_named(client, model, settings)
             for number, file in enumerate(files):
                 prints = form == _TEXT and not places
                 events = client.transcribe(Path(file), model_id, fields, translates=translate)

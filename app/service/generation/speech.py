@@ -18,14 +18,13 @@ from app.common.media_formats import MediaFormat
 from app.engine.messages import Speak
 from app.engine.request import MediaInput
 from app.protocol.errors import RequestError
-from app.protocol.speech import MAX_SEED, Said, SpeechSampling
+from app.protocol.speech import MAX_SEED, MAX_VOICE_BYTES, Said, SpeechSampling
 from app.service.models.served_model import ServedModel
 from quantizer.system.files import explained, open_regular
 
 MAX_CHARACTERS = 65_536  # of a text: an hour of speech
 MAX_SENTENCE_BYTES = 900  # of UTF-8, as the engine's context has room for
 MAX_SENTENCE_CHARACTERS = 300
-_MAX_VOICE_BYTES = 16 << 20
 _NEEDS_VOICE = "pockettts_gen"
 VOICES = "voices"  # folder in the data folder
 _VOICE_NAME = re.compile(r"[\w][\w .-]{0,63}")
@@ -123,8 +122,8 @@ def _voice(name: str, folder: Path) -> MediaInput | None:
             return None
         raise RequestError(f"There is no voice {name!r}.", f"{_known(folder)}.")
     with explained(f"The voice {name} cannot be read", "Check its file.", RequestError), open_regular(path) as file:
-        data = file.read(_MAX_VOICE_BYTES + 1)
-    if len(data) > _MAX_VOICE_BYTES:
+        data = file.read(MAX_VOICE_BYTES + 1)
+    if len(data) > MAX_VOICE_BYTES:
         raise RequestError(f"The voice {name} has more than 16 MiB.", "Cut it: its first 30 seconds count.")
     return MediaInput("", b64encode(data).decode())
 
