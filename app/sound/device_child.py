@@ -49,7 +49,7 @@ def record(request: Message, send: Callable[[Message], None], messages: SimpleQu
         path.open("r+b") as file,
     ):
         file.write(wav_header(_RECORDED_HZ, 0))
-        with _microphone(request["backends"]) as device:
+        with _opened("microphone", _RECORDED_HZ, request["backends"]) as device:
             with _refusals("microphone"):
                 device.start(taking)
             send({"recorded_s": 0.0})
@@ -82,7 +82,7 @@ def play(request: Message, send: Callable[[Message], None], messages: SimpleQueu
     """Play the `samples` of each message (Base64 of 16 bits, mono, all of one `sample_rate`) one behind the other, and
     silence where the next ones are late, until {"event": "end"}. Sends {"is_open"} at once where there is a
     loudspeaker, and {"is_played"} at the end. Raises SoundDeviceError."""
-    _loudspeaker(_PLAYED_HZ, request["backends"]).close()  # before anybody computes what nobody would hear
+    _opened("loudspeaker", _PLAYED_HZ, request["backends"]).close()  # before anybody computes what nobody would hear
     send({"is_open": True})
     waiting = bytearray()
 
@@ -100,7 +100,7 @@ def play(request: Message, send: Callable[[Message], None], messages: SimpleQueu
     try:
         while (message := messages.get()).get("event") != "end":
             if device is None:
-                device = _loudspeaker(message["sample_rate"], request["backends"])
+                device = _opened("loudspeaker", message["sample_rate"], request["backends"])
                 with _refusals("loudspeaker"):
                     device.start(giving)
             waiting += b64decode(message["samples"])
@@ -118,22 +118,13 @@ def play(request: Message, send: Callable[[Message], None], messages: SimpleQueu
     send({"is_played": True})
 
 
-def _loudspeaker(sample_rate: int, backends: Sequence[str]) -> Any:
+def _opened(name: str, sample_rate: int, backends: Sequence[str]) -> Any:
+    """Return the device called `name`, for mono samples of 16 bits. Raises SoundDeviceError."""
     import miniaudio
 
-    with _refusals("loudspeaker"):
-        return miniaudio.PlaybackDevice(
-            miniaudio.SampleFormat.SIGNED16, 1, sample_rate, _PERIOD_MS, backends=_backends(backends)
-        )
-
-
-def _microphone(backends: Sequence[str]) -> Any:
-    import miniaudio
-
-    with _refusals("microphone"):
-        return miniaudio.CaptureDevice(
-            miniaudio.SampleFormat.SIGNED16, 1, _RECORDED_HZ, _PERIOD_MS, backends=_backends(backends)
-        )
+    kind = {"microphone": miniaudio.CaptureDevice, "loudspeaker": miniaudio.PlaybackDevice}[name]
+    with _refusals(name):
+        return kind(miniaudio.SampleFormat.SIGNED16, 1, sample_rate, _PERIOD_MS, backends=_backends(backends))
 
 
 def _backends(names: Sequence[str]) -> list[Any]:

@@ -239,11 +239,10 @@ class LlamaProjector:
             raise EngineError(cause, "Name another projector with --projector.")
         return embeddings
 
-    def try_to_speak(self, voice: MediaInput, n_embd: int) -> None:
-        """Encode `voice`, generate a frame from a hidden state of width `n_embd`, which a vocabulary alone does not
-        have, and decode it to samples; an unfit projector ends the process here. Raises EngineError where libmtmd
-        cannot."""
-        native, silence = mtmd(), (ctypes.c_float * n_embd)()
+    def try_to_speak(self, voice: MediaInput) -> None:
+        """Encode `voice`, generate a frame from a hidden state, and decode it to samples; an unfit projector ends the
+        process here. Raises EngineError where libmtmd cannot."""
+        native, silence = mtmd(), (ctypes.c_float * self._n_embd)()
         self.guard.begin(is_bounded=True)
         given, made = native.mtmd_gen_inp_default(self.pointer), native.mtmd_gen_out()
         given.embd = silence

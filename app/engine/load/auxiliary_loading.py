@@ -364,8 +364,8 @@ def _run(model: Path, projector: Path) -> None:
                     loaded.try_to_encode(_first_chunk(loaded.layout(_file(_PICTURE, decoder.size))))
             decoder.size = _SIZE
             loaded.encode(_first_chunk(loaded.layout(_file(_PICTURE))))
-        if header.speech is not None:
-            loaded.try_to_speak(_file(_SOUND), header.speech.width)
+        if header.speaks:
+            loaded.try_to_speak(_file(_SOUND))
         if loaded.hears:
             loaded.encode(_first_chunk(loaded.layout(_file(_SOUND))))
 
