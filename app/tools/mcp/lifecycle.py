@@ -315,8 +315,17 @@ class ServerLifecycle:
         link.is_stale = False
         connection, info = link.connection, link.connection.info
         tools = await self._asked(connection.list_tools, is_offered=info.has_tools)
-        prompts = await self._asked(connection.list_prompts, is_offered=info.has_prompts)
-        resources = await self._asked(connection.list_resources, is_offered=info.has_resources)
+        others: list[list[object]] = []
+        for request, is_offered in (
+            (connection.list_prompts, info.has_prompts),
+            (connection.list_resources, info.has_resources),
+        ):
+            try:
+                others.append(await self._asked(request, is_offered=is_offered))
+            except RefusedError as error:  # its tools work all the same
+                self._observer.log(str(error))
+                others.append([])
+        prompts, resources = others
         listing = listed_tools(self._name, identity_of(self._config.launch), tools, self._config.timeout_s)
         link.listed = self.listed = Listed(listing, listed_prompts(prompts), listed_resources(resources))
 

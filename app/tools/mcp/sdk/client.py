@@ -190,14 +190,19 @@ class _SdkConnection:
         return await self._pages(self._client.list_resources, "resources")
 
     async def _pages(self, request: Callable[..., Awaitable[Any]], key: str) -> list[object]:
-        """Return the entries of all pages: a server that never stops is stopped after a few more than may be listed."""
+        """Return the entries of all pages as the server wrote them, whatever their form: a server that never stops is
+        stopped after a few more than may be listed. An empty cursor ends the pages too, as some servers write it."""
         entries: list[object] = []
         cursor = None
         for _ in range(_MAX_PAGES):
-            page = await self._asked(request(cursor=cursor))
-            entries += _dumped(page).get(key, [])
+            self._watch.listed[key] = []
+            try:
+                page = await self._asked(request(cursor=cursor))
+            finally:
+                as_written = self._watch.listed.pop(key)
+            entries += as_written or _dumped(page).get(key, [])  # nothing passes of a server in this process
             cursor = page.next_cursor
-            if cursor is None or len(entries) > MAX_LISTED:
+            if not cursor or len(entries) > MAX_LISTED:
                 break
         return entries
 

@@ -19,6 +19,7 @@ import mcp_types as types
 from mcp.client.sse import sse_client
 from mcp.client.streamable_http import streamable_http_client
 from mcp.shared.message import SessionMessage
+from pydantic import TypeAdapter, ValidationError
 
 from app.common.event_log import log_event
 from app.common.outbound import no_tls, tls_context
@@ -62,6 +63,7 @@ class Watch:
         self.ended = anyio.Event()
         self.ending: Callable[[], Awaitable[str]] | None = None
         self.http_status = 0  # of the last answer: the SDK's errors do not tell it
+        self.listed: dict[str, list[object]] = {}  # entries of the page that is asked for, by its key
         self._n_unasked = 0
         self._n_logged = 0
 
@@ -84,19 +86,40 @@ class Watch:
         message = item.message if isinstance(item, SessionMessage) else None
         if isinstance(message, types.JSONRPCRequest) and message.method in _REFUSED:
             self.observer.refused(message.method)
-        if isinstance(message, types.JSONRPCResponse) and isinstance(tools := message.result.get("tools"), list):
-            # One tool in a wrong form would make the SDK refuse the whole answer, and outputs would be checked by
-            # patterns that a server chose, some of which take forever.
-            usable = [tool for tool in tools if isinstance(tool, dict) and isinstance(tool.get("inputSchema"), dict)]
-            if len(usable) < len(tools):
-                self.observer.log(f"lists {len(tools) - len(usable)} tools without a schema; they are left out")
-            for tool in usable:
-                tool.pop("outputSchema", None)
-            message.result["tools"] = usable
+        if isinstance(message, types.JSONRPCResponse):
+            self._keep_listed(message.result)
         return True
+
+    def _keep_listed(self, result: dict[str, Any]) -> None:
+        """Note what a page of a listing has, as the server wrote it, and leave in it what the SDK reads: one entry in a
+        wrong form would make it refuse the whole page. Outputs would be checked by patterns that a server chose, some
+        of which take forever: the SDK learns of none."""
+        for key, adapter in _ENTRIES.items():
+            if isinstance(entries := result.get(key), list):
+                if key in self.listed:
+                    self.listed[key] += entries
+                result[key] = [entry for entry in map(_without_output_schema, entries) if _is_valid(adapter, entry)]
 
     async def reason(self) -> str:
         return self.problem or (await self.ending() if self.ending else "the connection was closed")
+
+
+_ENTRIES: Mapping[str, TypeAdapter[Any]] = {
+    key: TypeAdapter(kind)
+    for key, kind in (("tools", types.Tool), ("prompts", types.Prompt), ("resources", types.Resource))
+}
+
+
+def _without_output_schema(entry: object) -> object:
+    return {key: entry[key] for key in entry if key != "outputSchema"} if isinstance(entry, dict) else entry
+
+
+def _is_valid(adapter: TypeAdapter[Any], entry: object) -> bool:
+    try:
+        adapter.validate_python(entry, by_name=False)
+    except (ValidationError, RecursionError):
+        return False
+    return True
 
 
 class _Watched:

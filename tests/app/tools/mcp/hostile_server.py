@@ -48,6 +48,8 @@ def tools() -> list[dict[str, Any]]:
     if MODE == "schemas":
         remote = {"type": "object", "properties": {"a": {"$ref": "http://127.0.0.1:9/x"}}}
         return [tool("deep", schema=nested(40)), tool("remote", schema=remote), tool("call"), {"name": "none"}]
+    if MODE == "malformed entries":
+        return [{**tool("call"), "annotations": "yes"}, {"name": "lone"}, {"name": 3, "inputSchema": {}}, tool("b")]
     if MODE == "deeper than parsers":
         return [tool("deep", schema=nested(400))]
     if MODE in ("changes", "changes in silence"):
@@ -176,7 +178,8 @@ def initialize(request_id: int, _params: object) -> None:
         return
     version = "1999-01-01" if MODE == "old protocol" else "2025-06-18"
     about = {"name": "hostile\x1b[2J", "version": "1"}
-    capabilities = {"tools": {"listChanged": True}}
+    capabilities: dict[str, Any] = {"tools": {"listChanged": True}}
+    capabilities |= {"prompts": {}, "resources": {}} if MODE == "malformed entries" else {}
     send({"id": request_id, "result": {"protocolVersion": version, "capabilities": capabilities, "serverInfo": about}})
 
 
@@ -184,13 +187,25 @@ def list_tools(request_id: int, _params: object) -> None:
     if MODE == "hangs in list":
         hang()
     later = {"resultType": "complete", "ttlMs": 0, "cacheScope": "private"} if MODE == "later protocol" else {}
-    cursor = {"nextCursor": "again"} if MODE == "endless pages" else {}
+    cursors = {"endless pages": "again", "empty cursor": ""}
+    cursor = {"nextCursor": cursors[MODE]} if MODE in cursors else {}
     send({"id": request_id, "result": {"tools": tools(), **cursor, **later}})
     if MODE == "changes" and _SEEN["listed"] == 1:
         send({"method": "notifications/tools/list_changed"})
 
 
-METHODS = {"initialize": initialize, "server/discover": discover, "tools/list": list_tools, "tools/call": answer_call}
+def list_prompts(request_id: int, _params: object) -> None:
+    prompts = [{"name": "review", "arguments": "none"}, {"title": "nameless"}, {"name": "plain"}]
+    send({"id": request_id, "result": {"prompts": prompts}})
+
+
+METHODS = {
+    "initialize": initialize,
+    "server/discover": discover,
+    "tools/list": list_tools,
+    "prompts/list": list_prompts,
+    "tools/call": answer_call,
+}
 
 
 def main() -> None:

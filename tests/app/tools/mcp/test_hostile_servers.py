@@ -217,6 +217,21 @@ async def test_lies_about_schemas_cost_a_tool_and_not_the_server() -> None:
             assert reason in server.status().problem
 
 
+async def test_an_entry_in_a_wrong_form_costs_itself_and_is_named() -> None:
+    """The server also declares resources, and does not know how to list them."""
+    async with hostile("malformed entries") as server:
+        assert [tool.name for tool in await server.tools()] == ["call", "b"]
+        assert server.status().problem == "Tools left out: lone (no schema of an object); 3 (no usable name)."
+        assert (server.status().prompts, server.status().resources) == (("review", "plain"), ())
+        assert (await server.call(await a_tool(server), {}, CallContext())).text == "done"
+
+
+async def test_an_empty_cursor_ends_the_pages() -> None:
+    async with hostile("empty cursor") as server:
+        assert {tool.name for tool in await server.tools()} == {"call", "environment"}
+        assert server.status().problem == ""
+
+
 async def test_an_answer_that_no_parser_takes_is_an_error_at_once() -> None:
     async with hostile("deeper than parsers") as server:
         with pytest.raises(ToolError, match=r"The server answers: an answer that cannot be read"):
