@@ -26,6 +26,7 @@ from app.chat.repository import ChatRepository, InMemoryChatRepository
 from app.chat.state import Clock
 from app.common.help_topics import read_topic
 from app.common.terminal import printable, printable_line, printable_paste
+from app.connection import ServiceConnection, find_model, local_models
 from app.settings.settings import Settings
 from app.tools.backend import ToolBackend
 from app.tools.lazy import LazyTools
@@ -34,7 +35,6 @@ from quantizer.system.process import stop_job
 from tui.chat.screen import ChatScreen
 from tui.chat.session import ChatSession
 from tui.commands import FEATURES, HOME
-from tui.connection import ServiceConnection
 from tui.context import AppContext, BaseApp
 from tui.design.colors import design_colors
 from tui.design.key_names import format_keys
@@ -308,8 +308,6 @@ class LocalllmApp(BaseApp):
             self.notify("No model was downloaded in this session: F6 lists models to download.", markup=False)
 
     async def choose_model(self, name: str) -> None:
-        from tui.models.typed import find_model, local_models
-
         if not name:
             await self.go_to("models")
             return

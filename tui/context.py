@@ -10,10 +10,10 @@ from textual.app import App
 
 from app.chat.repository import ChatRepository
 from app.chat.state import Clock
+from app.connection import ServiceConnection
 from app.settings.settings import Settings
 from app.tools.backend import ToolBackend
 from tui.chat.session import ChatSession
-from tui.connection import ServiceConnection
 from tui.jobs.monitor import Downloads, JobMonitor
 from tui.pictures.picture_view import Previews
 from tui.settings.controller import SettingsController

@@ -24,6 +24,7 @@ from textual.worker import Worker, WorkerCancelled, WorkerFailed
 from app.chat.repository import SqliteChatRepository
 from app.chat.store.chat_store import StoreThread
 from app.common.terminal import printable_line
+from app.connection import local_models
 from app.settings.settings import SETTINGS
 from quantizer.system.errors import StorageError, UserError
 from tui.commands import APP_COMMANDS, FEATURES, Command, Feature
@@ -32,7 +33,6 @@ from tui.design.words import cut, cut_at_word
 from tui.history.chat_list import ChatQuery, fetch_rows
 from tui.key_queue import KEYS_WAIT
 from tui.models.rows import format_size
-from tui.models.typed import local_models
 from tui.settings.screen import SettingsScreen
 from tui.widgets.screens import CommandScreen
 

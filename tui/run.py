@@ -19,12 +19,12 @@ from app import __version__
 from app.chat.repository import SqliteChatRepository
 from app.common.event_log import log_event, logging_to_file
 from app.common.terminal import printable
+from app.connection import ServiceConnection, local_service
 from app.settings.private_files import keep_private, mark_in_use
 from app.settings.settings import Settings
 from quantizer.system.errors import UserError
 from quantizer.system.files import open_private, private_folder
 from tui.app import LocalllmApp
-from tui.connection import ServiceConnection, local_service
 from tui.models.first_run import is_first_run
 from tui.settings.controller import SettingsController
 

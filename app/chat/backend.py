@@ -131,7 +131,7 @@ class ConnectionState:
 
 
 class ChatConnection(Protocol):
-    """A model and the engine that runs it; `tui.connection.ChatConnection` reopens a lost one."""
+    """A model and the engine that runs it; `app.connection.ServiceConnection` reopens a lost one."""
 
     @property
     def state(self) -> ConnectionState:

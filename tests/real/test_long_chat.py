@@ -10,10 +10,10 @@ import pytest
 from app.chat.compaction import NO_SUMMARY
 from app.chat.conversation import ChatSettings, MessageContent, MessageState
 from app.chat.repository import SqliteChatRepository
+from app.connection import ServiceConnection, local_service
 from app.settings.settings import Settings
 from tests.real.texts import QUESTIONS
 from tui.chat.session import ChatSession
-from tui.connection import ServiceConnection, local_service
 
 pytestmark = pytest.mark.slow
 

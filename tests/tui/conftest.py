@@ -22,13 +22,13 @@ from textual.pilot import Pilot
 
 from app.chat.repository import ChatRepository
 from app.chat.state import Clock
+from app.connection import ServiceConnection
 from app.settings.settings import Settings
 from app.tools.backend import ToolBackend
 from tests.app.client.scripted_client import ScriptedClient
 from tests.patience import PATIENCE_S
 from tests.tui.screen_text import screen_text
 from tui.app import LocalllmApp
-from tui.connection import ServiceConnection
 
 NO_SETTINGS: Mapping[str, str] = MappingProxyType({})
 QUICK_CLOCK: Clock = partial(next, count())  # a second passes at every look

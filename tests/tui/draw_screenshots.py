@@ -20,10 +20,10 @@ from textual.pilot import Pilot
 from app.chat.conversation import Chat, Message, Transcript
 from app.chat.repository import SqliteChatRepository
 from app.chat.store.chat_store import ChatStore
+from app.connection import ServiceConnection, local_service
 from app.settings.settings import Settings
 from tests.tui.screen_text import screen_text
 from tui.app import LocalllmApp
-from tui.connection import ServiceConnection, local_service
 
 PICTURES = Path(__file__).parents[2] / "assets" / "screenshots"
 SIZE = (120, 36)

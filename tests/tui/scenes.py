@@ -10,6 +10,7 @@ from typing import Any
 from app.chat.conversation import Chat, Message, Transcript
 from app.chat.repository import SqliteChatRepository
 from app.chat.store.chat_store import ChatStore
+from app.connection import ServiceConnection
 from app.knowledge.passages import Passage
 from app.knowledge.store import FileRecord, KnowledgeStore
 from app.protocol.chat import Tool, ToolCall
@@ -29,7 +30,6 @@ from tests.tui.model_scenes import client_with_models
 from tests.tui.plans import planner_for
 from tui import app as app_module
 from tui.app import LocalllmApp
-from tui.connection import ServiceConnection
 from tui.settings.controller import SettingsController
 
 __all__ = ["SCENES", "Scene"]

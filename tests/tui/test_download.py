@@ -11,12 +11,12 @@ from contextlib import asynccontextmanager
 
 import pytest
 
+from app.connection import ServiceConnection, local_service
 from app.settings.settings import Settings
 from tests.app.library.hub_repos import HubRepo
 from tests.app.library.hub_server import HubServer
 from tests.quantizer.gguf_files import tiny_llama
 from tui.app import LocalllmApp
-from tui.connection import ServiceConnection, local_service
 
 pytestmark = pytest.mark.slow
 

@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
+from app.connection import ServiceConnection, local_service
 from app.settings.settings import Settings
 from tests.tui.far_engine import FarEngine
 from tui.app import LocalllmApp
-from tui.connection import ServiceConnection, local_service
 
 
 @pytest.fixture

@@ -20,6 +20,7 @@ from app.chat.conversation import Attachment, Chat, Message, Transcript
 from app.chat.repository import SqliteChatRepository
 from app.chat.store.chat_store import ChatStore
 from app.common.terminal import printable
+from app.connection import ServiceConnection
 from app.protocol.chat import Tool, ToolCall
 from app.protocol.job import Job
 from app.protocol.library import HubModel, HubRepository, MachineProblem, MachineReport, Quant
@@ -34,7 +35,6 @@ from tests.tui.hostile import BENIGN, HOSTILE, controls_in, heads, sequence_kind
 from tests.tui.model_scenes import GUIDE, client_with_models
 from tui.app import LocalllmApp
 from tui.chat.tools.calls import ApprovalPanel
-from tui.connection import ServiceConnection
 
 pytestmark = pytest.mark.slow
 

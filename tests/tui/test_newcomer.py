@@ -8,13 +8,13 @@ from __future__ import annotations
 import pytest
 
 from app.client.service_client import ServiceClient
+from app.connection import ServiceConnection, local_service
 from app.library.hub.catalogue import read_catalogue
 from app.settings.settings import Settings
 from tests.app.library.hub_repos import HubRepo
 from tests.app.library.hub_server import HubServer
 from tests.quantizer.gguf_files import tiny_llama
 from tui.app import LocalllmApp
-from tui.connection import ServiceConnection, local_service
 from tui.models.first_run import is_first_run
 
 pytestmark = pytest.mark.slow

@@ -13,11 +13,11 @@ import pytest
 from app.chat.repository import SqliteChatRepository
 from app.chat.store.chat_store import ChatStore
 from app.client.service_client import ServiceClient
+from app.connection import ServiceConnection, local_service
 from app.settings.settings import Settings
 from tests.app.cli.in_process import run_localllm
 from tests.quantizer.gguf_files import tiny_llama
 from tui.app import LocalllmApp
-from tui.connection import ServiceConnection, local_service
 
 pytestmark = pytest.mark.slow
 

@@ -14,6 +14,7 @@ from textual.pilot import Pilot
 from app.chat.repository import SqliteChatRepository
 from app.chat.store.chat_store import ChatStore
 from app.client.service_client import ServiceClient
+from app.connection import ServiceConnection, local_service
 from app.settings.settings import Settings
 from quantizer.gguf.gguf_reader import ModelFileError
 from tests.app.child_processes import children_that_run, living_children
@@ -23,7 +24,6 @@ from tests.quantizer.gguf_files import tiny_llama
 from tests.quantizer.gguf_projectors import hearing_header
 from tests.quantizer.gguf_speakers import tiny_speaker
 from tui.app import LocalllmApp
-from tui.connection import ServiceConnection, local_service
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("real_processes")]
 _TEMPLATE = "{% for message in messages %}{{ message.content }}\n{% endfor %}"

@@ -14,8 +14,11 @@ from textual.worker import Worker
 from app.chat.branches import RemovedMessages, TranscriptEntry
 from app.chat.conversation import MessageContent
 from app.chat.session import ANSWERED_ELSEWHERE, OpenChat, joined
+from app.chat.settings_editor import SettingsEditor
 from app.chat.steps import undone_text
+from app.chat.tools_editor import ToolsEditor
 from app.common.terminal import printable_line
+from app.connection import ServiceConnection
 from app.protocol.chat import Source
 from quantizer.system.errors import StorageError, UsageError
 from quantizer.system.files import is_file
@@ -23,11 +26,8 @@ from tui.chat.composer.composer import Composer
 from tui.chat.composer.prompt_input import PromptInput
 from tui.chat.composer.templates import VARIABLE
 from tui.chat.notices import OtherQuestions
-from tui.chat.settings_editor import SettingsEditor
 from tui.chat.tools.calls import ApprovalPanel
-from tui.chat.tools.editor import ToolsEditor
 from tui.chat.transcript.transcript import Transcript
-from tui.connection import ServiceConnection
 from tui.context import BaseApp
 from tui.history.sidebar import ChatSidebar
 from tui.markdown.document import code_blocks

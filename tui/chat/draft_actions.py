@@ -18,13 +18,13 @@ from app.chat.backend import ConnectionState
 from app.chat.conversation import Attachment, MessageContent
 from app.chat.read_ahead import Draft, ReadAhead
 from app.common.terminal import printable_line
+from app.connection import localllm_service
 from quantizer.system.errors import UserError
 from tui.chat.actions import ChatView
 from tui.chat.composer.composer import Composer
 from tui.chat.composer.context_forecast import ContextForecast, DraftCounter
 from tui.chat.composer.shell_command import shell_command
 from tui.commands import slash_line
-from tui.connection import localllm_service
 
 if TYPE_CHECKING:
     from app.client.service_client import ServiceClient

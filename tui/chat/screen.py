@@ -22,15 +22,18 @@ from app.chat.conversation import ChatSettings, MessageContent
 from app.chat.events import Added, ChatEvent, Note, Reading, Repeating, Written
 from app.chat.repository import DraftAutosave
 from app.chat.session import OpenChat
+from app.chat.settings_editor import SettingsEditor
+from app.chat.tools_editor import KNOWLEDGE_FORMS, ToolsEditor
 from app.common.help_topics import TOPICS
 from app.common.terminal import printable_line
+from app.connection import local_models, resolve_model
 from app.settings.parsing import parse_variable_names
 from quantizer.system.errors import StorageError, UsageError, UserError
 from tui.chat.actions import ChatView, MessageActions, SettingsActions, ToolActions
 from tui.chat.activity_line import ActivityLine
 from tui.chat.commands import CHAT_COMMANDS, KEY_HINTS, MESSAGE_COMMANDS, PALETTE_KEY
 from tui.chat.composer.attachment_bar import AttachmentBar
-from tui.chat.composer.attachments import AttachmentReader, files_below
+from tui.chat.composer.attachments import AttachmentReader, files_below, folders_below
 from tui.chat.composer.composer import Composer
 from tui.chat.composer.prompt_input import PromptInput
 from tui.chat.composer.shell_command import SIGN
@@ -38,11 +41,9 @@ from tui.chat.draft_actions import DraftActions
 from tui.chat.format import advice
 from tui.chat.notices import NewTextLine, OtherQuestions, WaitingQuestions
 from tui.chat.other_windows import OtherWindows
-from tui.chat.settings_editor import SettingsEditor
 from tui.chat.shell_actions import ShellActions
 from tui.chat.state_line import StateLine, chat_facts
 from tui.chat.tools.calls import ApprovalPanel
-from tui.chat.tools.editor import KNOWLEDGE_FORMS, ToolsEditor
 from tui.chat.transcript.message_view import AnswerView, MessageView
 from tui.chat.transcript.transcript import Transcript
 from tui.commands import APP_COMMANDS, HOME, slash_line, unknown_command
@@ -83,8 +84,8 @@ class ChatScreen(CommandScreen):
         self._connection = app_context.connection
         self._session = app_context.session
         self._repository = app_context.repository
-        self._settings_editor = SettingsEditor(self._session, app_context.settings.data_dir)
-        self._tools_editor = ToolsEditor(self._session, app_context.tools, Path.cwd())
+        self._settings_editor = SettingsEditor(lambda: self._session.chat, app_context.settings.data_dir)
+        self._tools_editor = ToolsEditor(lambda: self._session.chat, app_context.tools, Path.cwd())
         self._drafts = DraftAutosave(lambda error: self.inform(str(error)))
         self._shown_notices: set[str] = set()
         self._find_bar: FindBar | None = None
@@ -376,7 +377,7 @@ class ChatScreen(CommandScreen):
         if slash == "attach":
             return [(name, "") for name in await asyncio.to_thread(files_below, Path.cwd())]
         if slash == "tools":
-            return await self._tools_editor.arguments()
+            return await self._tools_editor.arguments(await asyncio.to_thread(folders_below, Path.cwd()))
         if slash == "knowledge":
             return KNOWLEDGE_FORMS
         if slash in ("model", "compare"):
@@ -392,7 +393,6 @@ class ChatScreen(CommandScreen):
     async def _model_names(self) -> Sequence[tuple[str, str]]:
         """Return the local models with their sizes; none before the service answers, for which typing must not wait."""
         from tui.models.rows import format_size
-        from tui.models.typed import local_models
 
         if self._connection.state.phase in ("idle", "starting"):
             return ()
@@ -523,8 +523,6 @@ class ChatScreen(CommandScreen):
             if not await self._session.chat.show_beside():
                 self.inform("There is one answer only: /compare MODEL adds another.")
             return
-        from tui.models.typed import resolve_model
-
         chat = self._session.chat
         if self.is_answering:
             raise UsageError("An answer is running.", "Esc stops it.")

@@ -12,11 +12,11 @@ from app.chat.events import Note
 from app.chat.repository import ChatRepository, OpenedChat
 from app.chat.session import Draw, OpenChat
 from app.chat.state import Clock
+from app.connection import ServiceConnection, local_models
 from app.protocol.errors import ServiceError
 from app.settings.settings import GUIDE
 from app.tools.backend import ToolBackend
 from quantizer.system.errors import UserError
-from tui.connection import ServiceConnection
 from tui.design.words import model_label
 
 _NAME_CELLS = 60
@@ -167,8 +167,6 @@ class ChatSession:
             return self._former_model
         if default != GUIDE:
             return default
-        from tui.models.typed import local_models  # reads the library, which few starts need
-
         try:
             models = await local_models(self.connection)
             recent = await self._repository.recent_models()

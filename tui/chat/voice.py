@@ -10,6 +10,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from app.chat.activity import Activity
+from app.connection import localllm_service
 from app.protocol.transcript import Transcribed
 from app.sound.devices import MAX_RECORDED_S, play, record
 from quantizer.system.errors import UsageError, UserError
@@ -18,7 +19,6 @@ from quantizer.system.temporary_folder import temporary_folder
 from tui.chat.actions import ChatView
 from tui.chat.draft_actions import UnreadMedia, find_readers
 from tui.chat.shell_actions import fail
-from tui.connection import localllm_service
 
 if TYPE_CHECKING:
     from app.client.service_client import ServiceClient

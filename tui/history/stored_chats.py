@@ -14,8 +14,8 @@ from app.chat.repository import delete_prefixes
 from app.chat.store.chat_store import StoreThread
 from app.common.event_log import log_event
 from app.common.terminal import printable_line
+from app.connection import localllm_service
 from quantizer.system.errors import StorageError, UserError
-from tui.connection import localllm_service
 from tui.context import AppContext
 from tui.widgets.dialogs import InputDialog, ProgressDialog
 from tui.widgets.screens import CommandScreen

@@ -16,10 +16,13 @@ from app.chat.activity import activity_of
 from app.chat.conversation import Attachment, ChatSettings, Message, MessageContent
 from app.chat.events import Changed, ChatEvent
 from app.chat.session import ANSWERED_ELSEWHERE
+from app.chat.settings_editor import SettingsEditor
 from app.chat.steps import undone_text
 from app.chat.tool_switches import RequestedTools
+from app.chat.tools_editor import KNOWLEDGE_MODES, ToolsEditor
 from app.cli.output.answer import ending_note, source_lines, stats_line
 from app.common.help_topics import read_topic
+from app.connection import find_model, local_models, model_lines, resolve_model
 from app.settings.settings import Settings
 from app.tools.backend import ToolBackend
 from app.tools.lazy import LazyTools
@@ -30,11 +33,8 @@ from tui.chat.composer.external_programs import edit_text
 from tui.chat.composer.templates import Templates
 from tui.chat.format import figures_text
 from tui.chat.session import ChatSession
-from tui.chat.settings_editor import SettingsEditor
-from tui.chat.tools.editor import KNOWLEDGE_MODES, ToolsEditor
 from tui.commands import APP_COMMANDS, Command, CommandTable, slash_line, unknown_command
 from tui.inline.scrollback import Scrollback, breaks_lines
-from tui.models.typed import find_model, local_models, model_lines, resolve_model
 
 _TABLES = (CHAT_COMMANDS, APP_COMMANDS)
 _IDS = (
@@ -107,9 +107,9 @@ class InlineChat:
         self.is_quitting = False
         self._followed: int | None = None  # the message after which another window goes on, as it was printed
         self._session = session
-        self._settings_editor = SettingsEditor(session, data_dir)
+        self._settings_editor = SettingsEditor(lambda: session.chat, data_dir)
         self._tools = tools or LazyTools(Settings(data_dir=data_dir))
-        self._tools_editor = ToolsEditor(session, self._tools, folder or Path.cwd())
+        self._tools_editor = ToolsEditor(lambda: session.chat, self._tools, folder or Path.cwd())
         self._scrollback = scrollback
         self._is_saved = is_saved
         self._shows_stats = shows_stats

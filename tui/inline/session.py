@@ -18,11 +18,11 @@ from app.chat.repository import ChatRepository, InMemoryChatRepository, SqliteCh
 from app.chat.session import ANSWERED_ELSEWHERE
 from app.cli.output.answer import LoadingLine
 from app.cli.prompts import ChatOptions, confirm_load, exit_on_signals
+from app.connection import ServiceConnection, local_service
 from app.protocol.errors import UnfitError
 from app.tools.lazy import LazyTools
 from quantizer.system.errors import UserError
 from tui.chat.session import ChatSession
-from tui.connection import ServiceConnection, local_service
 from tui.inline.chat import SLASH_WORDS, InlineChat
 from tui.inline.scrollback import LinePrompt, Scrollback, without_echo
 

@@ -7,9 +7,9 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
 
 from app.common.terminal import printable, printable_line
+from app.connection import ServiceConnection, localllm_service
 from app.protocol.errors import ServiceError
 from quantizer.system.errors import UserError
-from tui.connection import ServiceConnection, localllm_service
 from tui.widgets.dialogs import ChoiceDialog
 
 if TYPE_CHECKING:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from app.chat.tools_editor import KNOWLEDGE_MODES, ToolsEditor
 from quantizer.system.errors import UsageError
-from tui.chat.tools.editor import KNOWLEDGE_MODES, ToolsEditor
 from tui.knowledge.screen import KnowledgeScreen, typed_path
 from tui.knowledge.updater import KnowledgeUpdater
 

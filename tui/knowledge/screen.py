@@ -18,11 +18,11 @@ from textual.widgets import Input, OptionList, Static
 from textual.widgets.option_list import Option
 
 from app.chat.activity import bar_of
+from app.chat.tools_editor import KNOWLEDGE_MODES, ToolsEditor
 from app.common.terminal import counted, printable, printable_line, quoted_name
 from app.knowledge.search import Found, Hit
 from app.knowledge.store import FolderSummary
 from quantizer.system.errors import UserError
-from tui.chat.tools.editor import KNOWLEDGE_MODES, ToolsEditor
 from tui.chat.tools.screen import FolderSuggester
 from tui.chat.transcript.citation import CitationScreen
 from tui.design.search_box import SearchBox

@@ -12,10 +12,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from app.common.terminal import format_bytes
+from app.connection import ServiceConnection, is_localllm, localllm_service
 from app.library.local.model_files import folder_stamp
 from quantizer.system.errors import UserError
 from quantizer.system.files import open_regular
-from tui.connection import ServiceConnection, is_localllm, localllm_service
 from tui.design.words import relative_time
 from tui.jobs.monitor import JobMonitor
 from tui.models.rows import Section, downloadable_rows, engine_rows, local_rows, with_jobs, with_updates

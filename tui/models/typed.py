@@ -1,64 +1,16 @@
-"""What a person types for a model: a part of its name (`/model NAME`), or a path in the search field, as rows to import
-or enter. Reads folders, never a file's content. No widgets: the chat in the scrollback uses it too."""
+"""The path of a model that a person types into the search field, as rows to import or enter. Reads folders, never a
+file's content. No widgets."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
 from itertools import islice
 from pathlib import Path, PureWindowsPath
-from typing import TYPE_CHECKING
 from urllib.parse import unquote, urlsplit
 
 from app.common.terminal import printable_line
 from app.library.local.model_files import is_model_file, is_path, stat_model
-from quantizer.system.errors import UsageError
-from tui.connection import ServiceConnection, is_localllm, localllm_service
 from tui.models.rows import ModelRow, Section
-
-if TYPE_CHECKING:
-    from app.protocol.library import LocalModel
-
-
-async def local_models(connection: ServiceConnection) -> tuple[LocalModel, ...]:
-    """Return the models of this machine that can run, other programs' models too. Raises UserError."""
-    service = await localllm_service(connection)
-    listing = await service.library.models(external=True)
-    return tuple(model for model in listing.models if not model.damaged)
-
-
-async def resolve_model(connection: ServiceConnection, typed: str) -> str:
-    """Return the service's id of the model called `typed`, which begins to load. Raises UserError."""
-    service = await connection.service()
-    if is_localllm(service):
-        return await service.load(find_model(typed, await local_models(connection)).path)
-    return await service.load(typed)
-
-
-def find_model(typed: str, models: Sequence[LocalModel]) -> LocalModel:
-    """Return the model called `typed` (its id, or the name of its file), else the only one whose names contain the
-    words. Raises UsageError."""
-    wanted = typed.casefold()
-    names = {model.path: f"{model.id} {model.file_stem}".casefold() for model in models}
-    exact = [model for model in models if wanted in (model.id.casefold(), model.path.casefold())]
-    exact = exact[:1] or [model for model in models if wanted == model.file_stem.casefold()]
-    found = exact or [model for model in models if all(word in names[model.path] for word in wanted.split())]
-    if len(found) == 1:
-        return found[0]
-    if found:
-        raise UsageError(f"{typed} may be {', '.join(model.id for model in found)}.", "Type more of the name.")
-    from difflib import get_close_matches  # only for a typing error
-
-    ids = {model.id.casefold(): model.id for model in models}
-    similar = get_close_matches(wanted, ids, n=1, cutoff=0.4)
-    question = f" Did you mean {ids[similar[0]]}?" if similar else ""
-    raise UsageError(f"There is no local model {typed}.{question}", "/model lists the local models.")
-
-
-def model_lines(models: Sequence[LocalModel], current: str) -> list[str]:
-    lines = [f"{'*' if current in (model.loaded_as, model.id) else ' '} {model.id}" for model in models]
-    return lines or ["There is no local model: localllm pull downloads one."]
-
 
 TITLE = "Import a GGUF file"
 _MAX_ENTRIES = 5_000  # of a folder that are looked at

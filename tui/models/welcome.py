@@ -21,9 +21,9 @@ from textual.widgets.option_list import Option
 from textual.worker import Worker
 
 from app.common.terminal import printable_line
+from app.connection import ServiceConnection, localllm_service
 from offload.devices.machine import DeviceKind
 from quantizer.system.errors import UserError
-from tui.connection import ServiceConnection, localllm_service
 from tui.design.key_bar import KeyBar, KeyHint
 from tui.design.words import cut
 from tui.jobs.monitor import Downloads

@@ -14,9 +14,9 @@ from textual.screen import Screen
 from textual.widget import Widget
 
 from app.common.terminal import printable, printable_line
+from app.connection import localllm_service
 from quantizer.system.errors import UsageError, UserError
 from tui.commands import APP_COMMANDS, HOME, Command, CommandTable
-from tui.connection import localllm_service
 from tui.context import AppContext, BaseApp
 from tui.design.header import ScreenHeader
 from tui.design.key_bar import KeyBar

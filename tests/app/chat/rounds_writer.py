@@ -22,12 +22,12 @@ from app.chat.branches import Conversation
 from app.chat.conversation import ChatSettings, Message, MessageContent
 from app.chat.repository import AnswerTarget, AnswerWriter, OpenedChat, SqliteChatRepository, StoredChat
 from app.chat.session import OpenChat
+from app.connection import ServiceConnection
 from app.protocol.chat import ToolCall
 from app.tools.approval import ToolSettings
 from app.tools.tool import Effect, FileChange, ToolOutput, ToolResult
 from tests.app.client.scripted_client import ScriptedClient, ScriptedReply
 from tests.app.tools.fake import FakeToolBackend, FakeToolServer, ScriptedCall, fake_tool
-from tui.connection import ServiceConnection
 
 __all__ = ["call_tools"]
 

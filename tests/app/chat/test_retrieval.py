@@ -22,6 +22,7 @@ from app.chat.repository import OpenedChat, SqliteChatRepository
 from app.chat.retrieval import fitting, passage_tokens
 from app.chat.session import OpenChat
 from app.chat.state import ChatState
+from app.connection import ServiceConnection, local_service
 from app.knowledge.reading import read_folder
 from app.knowledge.store import KnowledgeStore
 from app.protocol.chat import Source
@@ -32,7 +33,6 @@ from app.tools.lazy import LazyTools
 from tests.app.chat.tool_chats import call, calling, said, unbatched
 from tests.app.client.scripted_client import ScriptedClient
 from tests.quantizer.gguf_files import tiny_llama
-from tui.connection import ServiceConnection, local_service
 
 __all__ = ["unbatched"]
 

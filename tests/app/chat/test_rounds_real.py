@@ -16,6 +16,7 @@ from app.chat.branches import Conversation
 from app.chat.conversation import ChatSettings
 from app.chat.repository import OpenedChat, SqliteChatRepository
 from app.chat.session import OpenChat
+from app.connection import Opener, ServiceConnection, local_service
 from app.protocol.chat import AnswerEvent, GenerationOptions, Message, Tool
 from app.settings.settings import Settings
 from app.tools.approval import ToolSettings
@@ -23,7 +24,6 @@ from app.tools.tool import Effect, ServerTool, ToolOutput
 from tests.app.chat.tool_chats import ask, roles
 from tests.app.tools.fake import FakeToolBackend, FakeToolServer, ScriptedCall
 from tests.quantizer.gguf_files import tiny_llama
-from tui.connection import Opener, ServiceConnection, local_service
 
 pytestmark = pytest.mark.slow
 

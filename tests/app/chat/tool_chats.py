@@ -16,13 +16,13 @@ from app.chat.conversation import ChatSettings, Message, MessageContent
 from app.chat.events import ApprovalNeeded, ChatEvent
 from app.chat.repository import InMemoryChatRepository, OpenedChat, SqliteChatRepository
 from app.chat.session import OpenChat
+from app.connection import ServiceConnection
 from app.protocol.chat import ToolCall
 from app.tools.approval import ApprovalQuestion, Decision, ToolSettings
 from app.tools.backend import ToolBackend
 from app.tools.tool import Effect, FileChange, ToolOutput
 from tests.app.client.scripted_client import ScriptedClient, ScriptedReply
 from tests.app.tools.fake import FakeToolBackend, FakeToolServer, ScriptedCall, fake_tool
-from tui.connection import ServiceConnection
 
 __all__ = [
     "TOOLS",

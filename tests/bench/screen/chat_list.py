@@ -20,12 +20,12 @@ from tempfile import TemporaryDirectory
 from textual.pilot import Pilot
 
 from app.chat.store.chat_store import ChatStore
+from app.connection import ServiceConnection
 from app.settings.settings import Settings
 from tests.app.client.scripted_client import ScriptedClient
 from tests.bench.screen.search_chats import fill
 from tests.bench.screen.tui_work import LIMIT_MS, Clock, text_of
 from tui.app import LocalllmApp
-from tui.connection import ServiceConnection
 
 _WORD = "the"
 _PATIENCE_S = 120.0

@@ -23,13 +23,13 @@ from textual.pilot import Pilot
 from app.chat.conversation import MessageContent
 from app.chat.repository import SqliteChatRepository
 from app.chat.store.chat_store import ChatStore
+from app.connection import ServiceConnection
 from app.settings.settings import Settings
 from tests.app.client.scripted_client import ScriptedClient
 from tests.bench.screen.paced_engine import ANSWER, PacedEngine
 from tests.tui.terminal import Terminal, eventually
 from tui.app import LocalllmApp
 from tui.chat.screen import ChatScreen
-from tui.connection import ServiceConnection
 
 _PAGE_UP = b"\x1b[5~"
 _AT_REST_S = 0.4  # nothing more is drawn

@@ -90,9 +90,9 @@ def _echo_s(terminal: Terminal, key: str) -> float:
 def run_app(url: str, late_file: Path) -> None:
     """Run the app as `localllm --connect` does, with a clock in its event loop."""
     from app.chat.repository import SqliteChatRepository
+    from app.connection import ServiceConnection, local_service
     from app.settings.settings import load_settings
     from tui.app import LocalllmApp
-    from tui.connection import ServiceConnection, local_service
 
     class Clocked(LocalllmApp):
         worst_s = 0.0

@@ -27,6 +27,7 @@ from textual.pilot import Pilot
 
 from app.chat.repository import SqliteChatRepository
 from app.client.service_client import ServiceClient
+from app.connection import ServiceConnection, local_service
 from app.settings.settings import Settings
 from quantizer.gguf.tensor_types import file_type_named
 from quantizer.write.quantize import execute
@@ -34,7 +35,6 @@ from tests.app.library.hub_repos import HubRepo
 from tests.app.library.hub_server import HubServer
 from tests.bench.models.make_model import plan_random_model
 from tui.app import LocalllmApp
-from tui.connection import ServiceConnection, local_service
 
 LIMIT_MS = 200.0
 _TICK_S = 0.005

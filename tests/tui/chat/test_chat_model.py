@@ -10,6 +10,7 @@ import pytest
 from app.chat.conversation import MessageContent
 from app.chat.repository import SqliteChatRepository
 from app.chat.store.chat_store import ChatStore
+from app.connection import ServiceConnection
 from app.protocol.chat import Message
 from app.settings.settings import Settings
 from quantizer.gguf.gguf_reader import ModelFileError
@@ -17,7 +18,6 @@ from tests.app.client.scripted_client import READY, ScriptedClient, ScriptedRepl
 from tests.tui.conftest import User
 from tests.tui.model_scenes import client_with_models
 from tui.app import LocalllmApp
-from tui.connection import ServiceConnection
 from tui.settings.controller import SettingsController
 
 

@@ -9,9 +9,9 @@ import pytest
 
 from app.chat.conversation import ChatSettings, Message, MessageContent
 from app.chat.repository import SqliteChatRepository
+from app.connection import ServiceConnection, local_service
 from app.settings.settings import Settings
 from tui.chat.session import ChatSession
-from tui.connection import ServiceConnection, local_service
 
 pytestmark = pytest.mark.slow
 

@@ -14,12 +14,12 @@ from app.chat.repository import OpenedChat, SqliteChatRepository
 from app.chat.store.chat_store import ChatStore
 from app.chat.tool_switches import RequestedTools
 from app.cli.prompts import ChatOptions
+from app.connection import ServiceConnection
 from app.settings.settings import Settings
 from tests.app.chat.tool_chats import backend_of
 from tests.app.client.scripted_client import ScriptedClient
 from tests.tui.conftest import User
 from tui.app import LocalllmApp
-from tui.connection import ServiceConnection
 
 
 @asynccontextmanager

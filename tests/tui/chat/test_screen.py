@@ -8,6 +8,7 @@ from dataclasses import replace
 import pytest
 from textual.widgets import Input, TextArea
 
+from app.connection import ServiceConnection
 from app.protocol.errors import ContextOverflowError, ServiceError
 from quantizer.gguf.gguf_reader import ModelFileError
 from quantizer.system.errors import EngineError, ErrorInfo
@@ -16,7 +17,6 @@ from tui.app import LocalllmApp
 from tui.chat.commands import EXAMPLES
 from tui.chat.composer.prompt_input import PromptInput
 from tui.chat.screen import ChatScreen
-from tui.connection import ServiceConnection
 
 
 @pytest.mark.slow

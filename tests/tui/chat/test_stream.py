@@ -14,11 +14,11 @@ from app.chat.conversation import Message
 from app.chat.state import AnswerTimer, format_reasoning
 from app.chat.stream import StreamChunk, remaining_pause_s, stream_answer
 from app.common.terminal import printable
+from app.connection import ServiceConnection
 from app.protocol.chat import Message as ChatMessage
 from app.protocol.chat import ToolCall, with_deltas
 from quantizer.system.errors import EngineError
 from tests.app.client.scripted_client import COMPLETED, ScriptedClient, ScriptedReply
-from tui.connection import ServiceConnection
 
 
 @pytest.fixture(autouse=True)

@@ -6,9 +6,9 @@ import pytest
 from textual.color import Color
 from textual.theme import BUILTIN_THEMES
 
+from app.connection import ServiceConnection
 from tests.app.client.scripted_client import ScriptedClient
 from tui.app import LocalllmApp
-from tui.connection import ServiceConnection
 from tui.design.colors import FAINT_CONTRAST, GROUNDS, TEXT_CONTRAST, contrast, luminance
 from tui.settings.themes import HIGH_CONTRAST
 

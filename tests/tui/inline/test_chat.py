@@ -18,6 +18,7 @@ from app.chat.conversation import Attachment, ChatSettings, Message, MessageCont
 from app.chat.presets import Presets
 from app.chat.repository import ChatRepository, InMemoryChatRepository, SqliteChatRepository
 from app.chat.store.chat_store import ChatStore
+from app.connection import ServiceConnection
 from app.protocol.chat import GenerationOptions, MediaPart
 from app.protocol.errors import NoTemplateError, RequestError
 from app.settings.settings import Settings
@@ -26,7 +27,6 @@ from tests.app.chat.attachments.files import pdf_of, picture_of
 from tests.app.client.scripted_client import COMPLETED, ScriptedClient, ScriptedReply
 from tests.tui.model_scenes import client_with_models
 from tui.chat.session import ChatSession
-from tui.connection import ServiceConnection
 from tui.inline.chat import COMMANDS, InlineChat, help_text, needs_full_screen, parse_command
 from tui.inline.scrollback import Scrollback
 

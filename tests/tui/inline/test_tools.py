@@ -11,13 +11,13 @@ import pytest
 from app.chat.repository import InMemoryChatRepository
 from app.chat.tool_switches import RequestedTools
 from app.cli.output.answer import calls_json
+from app.connection import ServiceConnection
 from app.tools.approval import Decision
 from quantizer.system.errors import UsageError
 from tests.app.chat.tool_chats import backend_of, call, calling, said, unbatched
 from tests.app.client.scripted_client import ScriptedClient
 from tests.app.tools.fake import FakeToolBackend
 from tui.chat.session import ChatSession
-from tui.connection import ServiceConnection
 from tui.inline.chat import InlineChat
 from tui.inline.scrollback import Scrollback
 

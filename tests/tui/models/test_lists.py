@@ -6,8 +6,8 @@ import asyncio
 
 import pytest
 
+from app.connection import ServiceConnection
 from tests.tui.model_scenes import client_with_models
-from tui.connection import ServiceConnection
 from tui.jobs.monitor import JobMonitor
 from tui.models.lists import ModelLists
 

@@ -6,11 +6,12 @@ import os
 
 import pytest
 
+from app.connection import find_model, model_lines
 from app.protocol.library import LocalModel
 from quantizer.system.errors import UsageError
 from tests.app.small_models import small_model, small_shards
 from tests.tui.model_scenes import GUIDE
-from tui.models.typed import completed, find_model, model_lines, path_section, typed_path
+from tui.models.typed import completed, path_section, typed_path
 
 
 @pytest.mark.parametrize(

@@ -10,12 +10,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from textual.events import Key
 
+from app.connection import ServiceConnection
 from app.protocol.library import MachineProblem, MachineReport
 from app.settings.settings import Settings
 from quantizer.system.errors import EngineError
 from tests.tui.model_scenes import client_with_models
 from tui.app import LocalllmApp
-from tui.connection import ServiceConnection
 from tui.models.first_run import is_first_run, mark_welcome_seen
 from tui.models.welcome import offer_cells, offer_line, offered, row_text
 

@@ -12,13 +12,13 @@ from typing import Any
 import pytest
 from textual.pilot import Pilot
 
+from app.connection import ServiceConnection
 from app.options.option import Section
 from app.protocol.chat import ThreadUse
 from app.protocol.plan import PlanRequest
 from app.settings.settings import SETTINGS, load_settings
 from tests.app.client.scripted_client import PLAN, READY, ScriptedClient
 from tui.app import LocalllmApp
-from tui.connection import ServiceConnection
 from tui.settings.controller import SettingsController
 
 pytestmark = pytest.mark.slow

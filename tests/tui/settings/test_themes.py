@@ -16,10 +16,10 @@ from textual.dom import DOMNode
 from textual.theme import BUILTIN_THEMES
 
 import tui.settings.themes as stylesheet_module
+from app.connection import ServiceConnection
 from tests.app.client.scripted_client import ScriptedClient
 from tests.tui.conftest import InlineSession
 from tui.app import LocalllmApp
-from tui.connection import ServiceConnection
 from tui.settings.themes import HIGH_CONTRAST, CachedStylesheet, find_theme, theme_choices
 
 AAA = 7.0

@@ -34,6 +34,7 @@ if TYPE_CHECKING:
 _LONG_CHARACTERS = 1000
 _LONG_LINES = 12
 MAX_FILES = 50_000
+_N_FOLDERS_OFFERED = 200
 _NOISE = frozenset({"node_modules", "__pycache__", "venv", "target", "build", "dist", "site-packages"})
 _READER = "app.chat.attachments.reader"  # imported in the thread that reads: the screen must not wait for it
 _N_REMEMBERED = 16
@@ -75,6 +76,13 @@ def files_below(folder: Path, *, has_folders: bool = False) -> list[str]:
             elif entry.is_file(follow_symlinks=False):
                 files.append(f"{relative}{entry.name}")
     return files[:MAX_FILES]
+
+
+def folders_below(folder: Path) -> list[str]:
+    """Return the folders below `folder` that hold files, relative and with slashes, the nearest first, itself as a
+    point; at most 200."""
+    parents = (path.rpartition("/")[0] for path in files_below(folder))
+    return [".", *dict.fromkeys(filter(None, parents))][:_N_FOLDERS_OFFERED]
 
 
 def complete_path(typed: str, folder: Path) -> list[str]:

@@ -1,5 +1,5 @@
 """The tools of a chat in one list: servers and their tools with switches, folders, what was decided, and the rounds.
-Owns the list and its keys. What is changed, and what the tools cost, is `tui.chat.tools.editor`'s."""
+Owns the list and its keys. What is changed, and what the tools cost, is `app.chat.tools_editor`'s."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ from textual.widgets import OptionList, Static
 from textual.widgets.option_list import Option
 
 from app.chat.tool_switches import is_on, rule_text, summary
+from app.chat.tools_editor import ToolsEditor
 from app.common.terminal import printable, printable_line
 from app.tools.tool import Effect, ServerStatus, ServerTool
 from quantizer.system.errors import UserError
 from tui.chat.composer.attachments import complete_path
-from tui.chat.tools.editor import ToolsEditor
 from tui.widgets.dialogs import InputDialog
 
 _EFFECTS = {

@@ -6,11 +6,11 @@ from pathlib import Path
 
 from app.chat.conversation import ChatSettings, MessageContent
 from app.chat.repository import SqliteChatRepository
+from app.connection import ServiceConnection
 from app.tools.approval import Decision
 from tests.app.chat.tool_chats import TOOLS, backend_of, call, calling, said, unbatched, until
 from tests.app.client.scripted_client import ScriptedClient
 from tui.chat.session import ChatSession
-from tui.connection import ServiceConnection
 
 __all__ = ["unbatched"]
 

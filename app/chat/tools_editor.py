@@ -10,6 +10,7 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
+from app.chat.state import ChatState
 from app.chat.tool_switches import (
     ALL,
     enabled_tools,
@@ -28,11 +29,8 @@ from app.tools.approval import KNOWLEDGE, ToolSettings
 from app.tools.backend import ToolBackend
 from app.tools.tool import ServerStatus
 from quantizer.system.errors import UsageError, UserError
-from tui.chat.composer.attachments import files_below
-from tui.chat.session import ChatSession
 
 _FORMS = "/tools on NAME, off NAME, folder PATH, drop PATH, rounds NUMBER or forget NUMBER."
-_N_FOLDERS_OFFERED = 200
 KNOWLEDGE_MODES = ("off", "on", "auto")
 KNOWLEDGE_FORMS = (
     ("add", "a folder of documents"),
@@ -46,17 +44,17 @@ _FILES = "files"  # the built-in server that needs a folder
 
 
 class ToolsEditor:
-    """Edits the tools of the chat that `session` has open; `tools` are those of the window. Typed paths are relative to
+    """Edits the tools of the chat that `current` returns; `tools` are those of the window. Typed paths are relative to
     `folder`."""
 
-    def __init__(self, session: ChatSession, tools: ToolBackend, folder: Path) -> None:
-        self._session = session
+    def __init__(self, current: Callable[[], ChatState], tools: ToolBackend, folder: Path) -> None:
+        self._current = current
         self._tools = tools
         self._folder = folder
 
     @property
     def settings(self) -> ToolSettings:
-        return self._session.conversation.settings.tools
+        return self._current().conversation.settings.tools
 
     async def servers(self, *, start: bool = False) -> Sequence[ServerStatus]:
         """Return all servers; with `start` all are asked for their tools, else those of which a tool is on."""
@@ -67,13 +65,13 @@ class ToolsEditor:
     async def n_tokens(self, servers: Sequence[ServerStatus]) -> int | None:
         """Return how many tokens of each prompt the tools that are on take, and note it with the chat; None where the
         engine does not say it."""
-        connection, chat = self._session.connection, self._session.chat
+        chat = self._current()
         definitions = [tool.definition for tool in enabled_tools(chat.offered_settings, servers)]
         n_tokens = None if definitions else 0
-        if definitions and connection.state.phase == "ready":
+        if definitions and chat.connection.state.phase == "ready":
             with suppress(UserError):  # another engine may not count them
-                client = await connection.client()
-                n_tokens = await client.count_tool_tokens(definitions, connection.state.model)
+                client = await chat.connection.client()
+                n_tokens = await client.count_tool_tokens(definitions, chat.connection.state.model)
         chat.expect_tools(definitions, n_tokens)
         return n_tokens
 
@@ -98,7 +96,7 @@ class ToolsEditor:
 
     async def switch(self, name: str, *, is_switched_on: bool) -> str:
         """Switch a server or a tool. Raises UsageError for an unknown name."""
-        chat, known = self._session.chat, await self._tools.servers()
+        chat, known = self._current(), await self._tools.servers()
         await self.n_tokens(known)  # of the tools that the chat was counted with
         chat.begin_change()
         self._change(lambda settings: switched(settings, known, name, is_switched_on=is_switched_on))
@@ -121,7 +119,7 @@ class ToolsEditor:
             raise UsageError("No folder was added as knowledge.", "/knowledge add FOLDER adds one.")
         if self.settings.has_knowledge or mode != "off":
             await self.switch(KNOWLEDGE, is_switched_on=mode != "off")
-        chat = self._session.chat
+        chat = self._current()
         chat.begin_change()
         self._change(lambda settings: replace(settings, searches_first=mode == "auto"))
         await self.n_tokens(await self.servers())
@@ -156,18 +154,14 @@ class ToolsEditor:
         self._change(lambda settings: without_rule(settings, index))
         return "It is asked about again."
 
-    async def arguments(self) -> Sequence[tuple[str, str]]:
-        return await asyncio.to_thread(self._arguments, await self._tools.servers())
-
-    def _arguments(self, servers: Sequence[ServerStatus]) -> list[tuple[str, str]]:
+    async def arguments(self, folders_here: Sequence[str]) -> Sequence[tuple[str, str]]:
+        """Return what may follow /tools, each with a note; `folders_here` are offered as folders."""
+        servers = await self._tools.servers()
         names = names_of(servers)
         notes = {server.name: printable_line(server.origin) for server in servers}
         offered = [(f"{word} {name}", notes.get(name, "")) for word in ("on", "off") for name in names]
         dropped = [(f"drop {printable_line(folder)}", "") for folder in self.settings.folders]
-        # the folders below the present one that hold files, nearest first
-        parents = (path.rpartition("/")[0] for path in files_below(self._folder))
-        folders = [".", *dict.fromkeys(filter(None, parents))][:_N_FOLDERS_OFFERED]
-        return [*offered, (f"off {ALL}", ""), *dropped, *((f"folder {each}", "") for each in folders)]
+        return [*offered, (f"off {ALL}", ""), *dropped, *((f"folder {each}", "") for each in folders_here)]
 
     # One for each typed form
 
@@ -187,7 +181,7 @@ class ToolsEditor:
         return await self.forget_rule(int(number) - 1)
 
     def _change(self, change: Callable[[ToolSettings], ToolSettings]) -> None:
-        conversation = self._session.conversation
+        conversation = self._current().conversation
         conversation.settings = replace(conversation.settings, tools=change(conversation.settings.tools))
 
     def _absolute(self, path: str) -> str:

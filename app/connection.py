@@ -1,10 +1,10 @@
-"""The connection to the service: opened in the background, reopened after a loss; screens watch its state. Imports
-nothing heavy: a thread loads httpx and the launcher after the first frame."""
+"""The connection of a window to the service: opened in the background, reopened after a loss; whoever shows it watches
+its state. Finds the model that a person types. Imports nothing heavy: a thread loads httpx and the launcher later."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Collection
+from collections.abc import AsyncIterator, Callable, Collection, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
 from dataclasses import replace
 from importlib import import_module
@@ -14,10 +14,11 @@ from app.chat.backend import ChatBackend, ConnectionState
 from app.common.event_log import log_event
 from app.protocol.errors import RequestError, ServiceError
 from app.settings.settings import Settings
-from quantizer.system.errors import EngineError, UserError
+from quantizer.system.errors import EngineError, UsageError, UserError
 
 if TYPE_CHECKING:
     from app.client.service_client import ServiceClient
+    from app.protocol.library import LocalModel
     from app.protocol.status import ModelStatus
 
 
@@ -273,3 +274,46 @@ async def localllm_service(connection: ServiceConnection) -> ServiceClient:
             "The connected engine only supports chat.", "Start localllm without --connect for models, plans and jobs."
         )
     return service
+
+
+# Which model: what a person types after `/model`, a part of its name.
+
+
+async def local_models(connection: ServiceConnection) -> tuple[LocalModel, ...]:
+    """Return the models of this machine that can run, other programs' models too. Raises UserError."""
+    service = await localllm_service(connection)
+    listing = await service.library.models(external=True)
+    return tuple(model for model in listing.models if not model.damaged)
+
+
+async def resolve_model(connection: ServiceConnection, typed: str) -> str:
+    """Return the service's id of the model called `typed`, which begins to load. Raises UserError."""
+    service = await connection.service()
+    if is_localllm(service):
+        return await service.load(find_model(typed, await local_models(connection)).path)
+    return await service.load(typed)
+
+
+def find_model(typed: str, models: Sequence[LocalModel]) -> LocalModel:
+    """Return the model called `typed` (its id, or the name of its file), else the only one whose names contain the
+    words. Raises UsageError."""
+    wanted = typed.casefold()
+    names = {model.path: f"{model.id} {model.file_stem}".casefold() for model in models}
+    exact = [model for model in models if wanted in (model.id.casefold(), model.path.casefold())]
+    exact = exact[:1] or [model for model in models if wanted == model.file_stem.casefold()]
+    found = exact or [model for model in models if all(word in names[model.path] for word in wanted.split())]
+    if len(found) == 1:
+        return found[0]
+    if found:
+        raise UsageError(f"{typed} may be {', '.join(model.id for model in found)}.", "Type more of the name.")
+    from difflib import get_close_matches  # only for a typing error
+
+    ids = {model.id.casefold(): model.id for model in models}
+    similar = get_close_matches(wanted, ids, n=1, cutoff=0.4)
+    question = f" Did you mean {ids[similar[0]]}?" if similar else ""
+    raise UsageError(f"There is no local model {typed}.{question}", "/model lists the local models.")
+
+
+def model_lines(models: Sequence[LocalModel], current: str) -> list[str]:
+    lines = [f"{'*' if current in (model.loaded_as, model.id) else ' '} {model.id}" for model in models]
+    return lines or ["There is no local model: localllm pull downloads one."]

@@ -1,10 +1,10 @@
 """Changes of a chat's settings by command: system prompt, options, template, presets; and the prompt library. Each
-method returns the line to show. The next question stores the settings."""
+method returns the line to show. The next question stores the settings. Owns a chat's settings as text."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -21,16 +21,20 @@ from app.chat.sampling_options import (
     template_of,
     think_of,
     unusual_text,
+    valid_options,
 )
+from app.chat.state import ChatState
+from app.common.terminal import printable_line
 from app.protocol.sampling import ModelSampling
 from app.settings.settings import Settings
+from quantizer.figures import format_number
 from quantizer.system.errors import UserError
-from tui.chat.format import presets_text, prompts_text, settings_line, templates_text
-from tui.chat.session import ChatSession
 
 OWN_TEMPLATE = "model"  # as the argument of /template
 _NOT_A_FILE = ("{", "::=", "\n")  # of a schema, or of a grammar
 
+_OPTION_CHARACTERS = 60
+_USUAL_OPTIONS = ("temperature", "top_k", "top_p", "min_p")
 _NO_TOOLS = "It has no place for tools: the model is offered none."
 _CLEAR = "clear"
 _AUTO = "auto"
@@ -43,24 +47,24 @@ _UNTOLD = {
 
 
 class SettingsEditor:
-    """Edits the settings of the chat that `session` has open; presets and prompts are in `data_dir`."""
+    """Edits the settings of the chat that `current` returns; presets and prompts are in `data_dir`."""
 
-    def __init__(self, session: ChatSession, data_dir: Path) -> None:
-        self._session = session
+    def __init__(self, current: Callable[[], ChatState], data_dir: Path) -> None:
+        self._current = current
         self._presets = Presets(data_dir)
         self._prompts = PromptLibrary(data_dir)
 
     @property
     def settings(self) -> ChatSettings:
-        return self._session.conversation.settings
+        return self._current().conversation.settings
 
     @settings.setter
     def settings(self, settings: ChatSettings) -> None:
-        self._session.conversation.settings = settings
+        self._current().conversation.settings = settings
 
     def _change_prompt(self, settings: ChatSettings) -> None:
         """Set settings that may take other tokens of each prompt, and measure the context with them."""
-        chat = self._session.chat
+        chat = self._current()
         chat.begin_change()
         self.settings = settings
         chat.measure_branch()
@@ -68,11 +72,11 @@ class SettingsEditor:
     @property
     def sampling(self) -> ModelSampling | None:
         """What answers are sampled with that the chat does not set; None where that is not known."""
-        return self._session.connection.state.sampling
+        return self._current().connection.state.sampling
 
     def _said(self, text: str) -> str:
         """Return `text` with what the model cannot take of it."""
-        return " ".join([text, *self._session.chat.new_refusals()])
+        return " ".join([text, *self._current().new_refusals()])
 
     async def defaults(self, settings: Settings) -> ChatSettings:
         """Return the settings of a new chat. Raises UserError for a default preset that does not exist."""
@@ -82,7 +86,7 @@ class SettingsEditor:
         return replace(preset, system=preset.system or settings.system)
 
     def begin(self, defaults: ChatSettings) -> None:
-        if not self._session.conversation.messages and self.settings == ChatSettings():
+        if not self._current().conversation.messages and self.settings == ChatSettings():
             self.settings = defaults
 
     def set_system_prompt(self, text: str) -> str:
@@ -95,7 +99,7 @@ class SettingsEditor:
 
     async def change_options(self, text: str) -> str:
         """Set options from text such as `temperature=0.2`. Raises UserError."""
-        conversation = self._session.conversation  # another chat may be shown in the meantime
+        conversation = self._current().conversation  # another chat may be shown in the meantime
         options = await self._changed(conversation.settings.options, split_changes(text))
         conversation.settings = replace(conversation.settings, options=options)
         return self._said(_with_note(settings_line(conversation.settings, self.sampling), options))
@@ -108,14 +112,14 @@ class SettingsEditor:
             self.settings = replace(self.settings, options=options)
         level = think_of(self.settings.options)
         if not level:
-            return _UNTOLD[self._session.connection.state.thinks_by_default]
+            return _UNTOLD[self._current().connection.state.thinks_by_default]
         if level.isdecimal():
             return self._said(f"Thinking: at most {level} tokens before the answer.")
         return self._said("Thinking: off." if level == "off" else f"Thinking: {level}.")
 
     async def set_options(self, texts: Mapping[str, str], preset: str) -> str:
         """Replace the options by those in `texts`, and save them as a preset if that has a name. Raises UserError."""
-        conversation = self._session.conversation
+        conversation = self._current().conversation
         settings = replace(conversation.settings, options=await self._changed({}, texts))
         if preset:
             await asyncio.to_thread(self._presets.save, preset, settings)
@@ -180,7 +184,7 @@ class SettingsEditor:
         changed = change_options(options, await asyncio.to_thread(_with_files, texts))
         schema = schema_of(changed)
         if schema is not None and schema != schema_of(self.settings.options):
-            await (await self._session.connection.service()).check_schema(schema)
+            await (await self._current().connection.service()).check_schema(schema)
         return changed
 
 
@@ -196,3 +200,45 @@ def _with_files(texts: Mapping[str, str]) -> dict[str, str]:
         else text
         for name, text in texts.items()
     }
+
+
+# Settings as text
+
+
+def settings_line(settings: ChatSettings, sampling: ModelSampling | None = None) -> str:
+    """Return one line: the options that are set, what an answer is sampled with besides by `sampling` (None where the
+    engine or a model that answers later decides that), and the system prompt if there is one."""
+    texts = {name: printable_line(str(value)) for name, value in valid_options(settings.options).items()}
+    most = _OPTION_CHARACTERS
+    set_here = [f"{name} {text if len(text) <= most else f'{text[: most - 1]}…'}" for name, text in texts.items()]
+    defaults = f"by default {_defaults_text(sampling, texts)}" if sampling else "the model's own sampling"
+    line = "; ".join(filter(None, (", ".join(set_here), "" if set_here and not sampling else defaults)))
+    return f"{line}; system prompt: {settings.system}" if settings.system else line
+
+
+def _defaults_text(sampling: ModelSampling, given: Collection[str]) -> str:
+    """Return the options that are not `given` as the model has them: the usual ones, and what others than us decide."""
+    shown = {
+        name: default
+        for name, default in sampling.options.items()
+        if name not in given and (name in _USUAL_OPTIONS or default.origin != "localllm")
+    }
+    return ", ".join(f"{name} {format_number(default.value)} ({default.origin})" for name, default in shown.items())
+
+
+def presets_text(own: Mapping[str, ChatSettings], shipped: Mapping[str, ChatSettings]) -> str:
+    """Return a list of the presets: the person's own, then those that ship and have no namesake."""
+    lines = [f"{name}: {settings_line(own[name])}" for name in own]
+    lines += [f"{name}: {settings_line(shipped[name])} (ships with localllm)" for name in shipped if name not in own]
+    return "\n".join(["/preset NAME, one of:", *lines, "/options saves another."])
+
+
+def templates_text(templates: Iterable[tuple[str, str]], chosen: str) -> str:
+    lines = [f"{'•' if name == chosen else ' '} {name}: {meaning}" for name, meaning in templates]
+    return "\n".join(["/template NAME, one of:", *lines])
+
+
+def prompts_text(own: Sequence[str], shipped: Iterable[str], folder: Path) -> str:
+    """Return a list of the prompts: the person's own, then those that ship and have no namesake."""
+    lines = [*map(printable_line, own), *(f"{name} (ships with localllm)" for name in shipped if name not in own)]
+    return "\n".join(["/prompt NAME, one of:", *lines, f"Yours are texts NAME.md or NAME.txt in {folder}."])

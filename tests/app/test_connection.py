@@ -8,12 +8,12 @@ from dataclasses import replace
 
 import pytest
 
+from app.connection import ServiceConnection
 from app.protocol.errors import RequestError, ServiceError
 from quantizer.gguf.gguf_reader import ModelFileError
 from quantizer.system.errors import EngineError, ErrorInfo
 from tests.app.client.scripted_client import LOADING, READY, ScriptedClient
 from tests.tui.plans import split_plan
-from tui.connection import ServiceConnection
 
 
 async def _comes_to(phase: str, connection: ServiceConnection) -> None:
