@@ -9,9 +9,10 @@ is checked as the first address is. Owns the limits of bytes, seconds and redire
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import ipaddress
 import socket
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
 from urllib.parse import urljoin
@@ -111,7 +112,8 @@ async def resolve(host: str, port: int) -> list[str]:
 
 @dataclass(frozen=True, slots=True)
 class FetchLimits:
-    """How much is read, for how long, and after how many redirects; `accept` are the types that are asked for."""
+    """How much is read, for how long, and after how many redirects, 0 for none; `accept` are the types that are asked
+    for."""
 
     max_bytes: int = 20 << 20
     timeout_s: float = 20.0
@@ -129,8 +131,8 @@ class FetchedFile:
 
 
 class PublicWeb:
-    """Reads files of the web. `resolve` and `is_allowed` decide on addresses; tests have their own. `remedy` is what
-    the errors advise."""
+    """Reads files of the web. `resolve` and `is_allowed` decide on addresses: tests have their own, and an address that
+    the person configured may be local. `remedy` is what the errors advise, `remedies` what those of a status do."""
 
     def __init__(
         self,
@@ -138,63 +140,83 @@ class PublicWeb:
         remedy: str,
         resolve: Resolve = resolve,
         is_allowed: Callable[[str], bool] = is_public,
+        remedies: Mapping[int, str] | None = None,
     ) -> None:
         self._limits = limits
         self._remedy = remedy
+        self._remedies = remedies or {}
         self._resolve = resolve
         self._is_allowed = is_allowed
 
-    async def fetch(self, address: str) -> FetchedFile:
-        """Return the file at `address`. Raises RequestError for an address that is not public, and one that does not
-        answer in time or with too much."""
+    async def fetch(self, address: str, headers: Mapping[str, str] | None = None) -> FetchedFile:
+        """Return the file at `address`; `headers` may have a key, and are sent only where no redirect is followed.
+        Raises RequestError for an address that is not public, and one that does not answer in time or with too much."""
+        n_most = self._limits.max_redirects
+        assert not headers or not n_most, "a redirect would take the headers elsewhere"
         try:
             async with asyncio.timeout(self._limits.timeout_s):
                 place = address
-                for _ in range(self._limits.max_redirects + 1):
-                    found = await self._get(place)
+                for _ in range(n_most + 1):
+                    found = await self._get(place, headers or {})
                     if isinstance(found, FetchedFile):
                         return found
+                    if not n_most:
+                        raise self._error(place, "redirects to another address, which is not followed")
                     place = urljoin(place, found)
-                raise self._error(place, f"redirects more than {self._limits.max_redirects} times")
+                raise self._error(place, f"redirects more than {n_most} times")
         except TimeoutError:
             raise self._error(address, f"did not answer within {format_number(self._limits.timeout_s)} s") from None
         except (httpx.HTTPError, httpx.InvalidURL, OSError, UnicodeError) as error:
             raise self._error(address, f"cannot be fetched: {type(error).__name__}") from None
 
-    async def _get(self, address: str) -> FetchedFile | str:
+    async def _get(self, address: str, extra_headers: Mapping[str, str]) -> FetchedFile | str:
         """Return the file at `address`, or where it redirects to."""
         url = httpx.URL(address)
         if url.scheme not in ("http", "https") or not url.host:
             raise self._error(address, "is no address of the web")
         port = url.port or {"http": 80, "https": 443}[url.scheme]
-        connected = url.copy_with(host=await self._checked(url.host, port), username=None, password=None)
+        addresses = await self._checked(url.host, port)
         host = url.netloc.decode("ascii").rpartition("@")[2]
         headers = {"accept": self._limits.accept, "accept-encoding": "identity", "user-agent": "localllm", "host": host}
+        headers |= extra_headers
         extensions = {"sni_hostname": url.host}  # the certificate is that of the name
         verify = tls_context() if url.scheme == "https" else no_tls()
-        async with (
-            httpx.AsyncClient(trust_env=False, verify=verify, timeout=self._limits.timeout_s) as client,
-            client.stream("GET", connected, headers=headers, extensions=extensions) as response,
-        ):
-            if response.status_code in _REDIRECTS and (place := response.headers.get("location")):
-                return str(place)
-            if response.status_code != httpx.codes.OK:
-                raise self._error(address, f"answered with status {response.status_code}")
-            data = bytearray()
-            async for part in response.aiter_raw():
-                data += part
-                if len(data) > self._limits.max_bytes:
-                    raise self._error(address, f"has more than {self._limits.max_bytes >> 20} MiB")
-            return FetchedFile(bytes(data), address, response.headers.get("content-type", ""))
+        async with httpx.AsyncClient(trust_env=False, verify=verify, timeout=self._limits.timeout_s) as client:
+            for number, each in enumerate(addresses, start=1):
+                connected = url.copy_with(host=each, username=None, password=None)
+                request = client.build_request("GET", connected, headers=headers, extensions=extensions)
+                try:
+                    response = await client.send(request, stream=True)
+                except httpx.ConnectError:
+                    if number == len(addresses):
+                        raise
+                    continue  # localhost is ::1 too, where not every server listens
+                async with contextlib.aclosing(response):
+                    return await self._read(address, response)
+        raise AssertionError("a host has an address")
 
-    async def _checked(self, host: str, port: int) -> str:
-        """Return the address to connect to. Raises RequestError unless all of a name are public."""
+    async def _read(self, address: str, response: httpx.Response) -> FetchedFile | str:
+        """Return the file in a response from `address`, or where it redirects to."""
+        if response.status_code in _REDIRECTS and (place := response.headers.get("location")):
+            return str(place)
+        if response.status_code != httpx.codes.OK:
+            status = response.status_code
+            raise self._error(address, f"answered with status {status}", self._remedies.get(status, ""))
+        data = bytearray()
+        async for part in response.aiter_raw():
+            data += part
+            if len(data) > self._limits.max_bytes:
+                raise self._error(address, f"has more than {self._limits.max_bytes >> 20} MiB")
+        return FetchedFile(bytes(data), address, response.headers.get("content-type", ""))
+
+    async def _checked(self, host: str, port: int) -> list[str]:
+        """Return the addresses to connect to. Raises RequestError unless all of a name are public."""
         addresses = await self._resolve(host, port)
         if not addresses or not all(map(self._is_allowed, addresses)):
             cause = f"The host {host[:80]} is not on the internet: it is this machine, or one of its network."
             raise RequestError(cause, self._remedy)
-        return addresses[0]
+        return list(dict.fromkeys(addresses))
 
-    def _error(self, address: str, what: str) -> RequestError:
+    def _error(self, address: str, what: str, remedy: str = "") -> RequestError:
         """Return an error that names an address without its query, in which there may be a key."""
-        return RequestError(f"{address.partition('?')[0][:120]} {what}.", self._remedy)
+        return RequestError(f"{address.partition('?')[0][:120]} {what}.", remedy or self._remedy)

@@ -15,6 +15,7 @@ from app.protocol.chat import Source
 
 SHOWN_CHARACTERS = 4_000  # of what is before a passage, and of what is after it
 _GONE = "The folders have this passage no longer: the document changed, or was removed. It is as the answer had it."
+_WEB = "From the web, as it was found then."
 _CHANGED = "The document has changed since it was read."
 
 
@@ -29,6 +30,8 @@ class Surroundings:
 
 def surroundings(data_dir: Path, source: Source) -> Surroundings:
     """Return what the knowledge in `data_dir` has around `source`. Raises StorageError."""
+    if source.is_web:
+        return Surroundings(note=_WEB)
     begin, end = max(0, source.begin - SHOWN_CHARACTERS), source.end + SHOWN_CHARACTERS
     with KnowledgeStore(data_dir) as store:
         file = store.file_at(Path(source.path))

@@ -77,9 +77,9 @@ def with_deltas(calls: tuple[ToolCall, ...], deltas: Iterable[ToolCallDelta]) ->
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """A passage of the person's documents that a model was given: `text`, the characters from `begin` to `end` of what
-    was read of the file at `path`, the page that it begins on (None without pages), and the headings above it. Not yet
-    safe for a terminal."""
+    """A passage that a model was given: `text`, of the person's documents the characters from `begin` to `end` of what
+    was read of the file at `path`, the page that it begins on (None without pages), and the headings above it. Of the
+    web `path` is an address, and `heading` a title. Not yet safe for a terminal."""
 
     path: str
     text: str
@@ -89,6 +89,10 @@ class Source:
     heading: str = ""
 
     @property
+    def is_web(self) -> bool:
+        return self.path.startswith(("http://", "https://"))
+
+    @property
     def place(self) -> str:
         """Where it is from: "/home/me/soup.pdf, page 3 (Methods > Broth)"."""
         page = "" if self.page is None else f", page {self.page}"
@@ -96,8 +100,8 @@ class Source:
 
     @property
     def label(self) -> str:
-        """The same with the name of the file alone."""
-        return replace(self, path=PurePath(self.path).name).place
+        """The same with the name of the file alone; an address stays whole."""
+        return self.place if self.is_web else replace(self, path=PurePath(self.path).name).place
 
 
 @dataclass(frozen=True, slots=True)

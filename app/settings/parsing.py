@@ -1,13 +1,17 @@
-"""Parsers of values in settings and options: sizes, durations, hosts, RPC endpoints, projectors, web origins."""
+"""Parsers of values in settings and options: sizes, durations, hosts, RPC endpoints, projectors, what searches the web,
+web origins."""
 
 from __future__ import annotations
 
 import ipaddress
 import math
+import os
 import re
+import shlex
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from urllib.parse import urlsplit
 
 from app.protocol.errors import RequestError
 from quantizer.system.errors import UsageError
@@ -102,6 +106,43 @@ def projector_file(choice: str) -> Path | None:
         return Path(choice).expanduser().absolute()
     except RuntimeError:  # no such user, or no home
         return Path(choice).absolute()
+
+
+BRAVE = "brave"
+
+
+@dataclass(frozen=True, slots=True)
+class WebSearch:
+    """What searches the web: a SearXNG at `url`, a command `argv` that gets the query as one more argument, or Brave's
+    service where both are empty."""
+
+    url: str = ""
+    argv: tuple[str, ...] = ()
+
+
+def parse_web_search(text: str) -> WebSearch | None:
+    """Return what the setting `web_search` names, None for nothing. Raises UsageError."""
+    text = text.strip()
+    if not text or text.lower() == BRAVE:
+        return WebSearch() if text else None
+    is_address = "://" in text.split(maxsplit=1)[0]
+    # On Windows a backslash separates folders.
+    is_posix = os.name != "nt"
+    remedy = "Write brave, the URL of a SearXNG such as http://127.0.0.1:8888, or a command such as `ddgr --json`."
+    try:
+        argv = () if is_address else tuple(shlex.split(text, posix=is_posix))
+        parts = urlsplit(text if is_address else "")
+        is_web = parts.scheme in _WEB and parts.hostname and parts.port != 0 and not parts.query and not parts.fragment
+    except ValueError:  # a quote that is not closed, or a port that is no number
+        argv, is_web = (), False
+    is_command = all(argv) and bool(argv) and "\0" not in text
+    if not (is_web and text.isprintable() and " " not in text if is_address else is_command):
+        raise UsageError("The setting web_search names nothing that searches the web.", remedy)
+    if parts.username is not None:
+        raise UsageError("The URL in web_search has a user or a password, which would not be sent.", remedy)
+    if is_address:
+        return WebSearch(url=text.rstrip("/"))
+    return WebSearch(argv=argv if is_posix else tuple(part.strip('"') for part in argv))
 
 
 _ANY = "*"

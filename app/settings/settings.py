@@ -25,6 +25,7 @@ from app.settings.parsing import (
     parse_origins,
     parse_rpc_endpoints,
     parse_variable_names,
+    parse_web_search,
     projector_file,
 )
 from quantizer.system.errors import UsageError
@@ -375,6 +376,27 @@ class Settings:
         check=parse_variable_names,
         effect=Effect.AT_START,
         title="Variables for commands",
+        unset="none",
+        section=Section.PRIVACY,
+    )
+    web_search: str = _chat(
+        "",
+        "What searches the web for models (`localllm help tools`): brave, the URL of a SearXNG, or a command that gets "
+        "the query as its last argument; each search asks you first.",
+        metavar="brave|URL|COMMAND",
+        check=parse_web_search,
+        effect=Effect.AT_START,
+        title="Web search",
+        unset="off",
+        section=Section.PRIVACY,
+    )
+    web_search_key: str = _chat(
+        "",
+        "API key of Brave Search; prefer LOCALLLM_WEB_SEARCH_KEY (arguments are visible in `ps`).",
+        metavar="KEY",
+        is_secret=True,
+        effect=Effect.AT_START,
+        title="Key of the web search",
         unset="none",
         section=Section.PRIVACY,
     )

@@ -57,4 +57,6 @@ def _make(settings: Settings) -> ToolBackend:
         # Answers of another engine have no service of this user beside them.
         None if settings.connect else partial(running_service, settings),
         settings.reranker,
+        settings.web_search,
+        settings.web_search_key,
     )

@@ -42,10 +42,13 @@ async def run_to_end(
     environment: Mapping[str, str],
     timeout_s: float,
     on_output: Callable[[bytes], None],
+    *,
+    takes_errors: bool = True,
 ) -> Ended:
     """Run `program` in `folder` with the arguments `command`, or a text by that shell (None: the system's), and return
-    how it ended; `on_output` gets output as it comes, a part of it where there is too much. Cancelling ends the
-    command. Raises EngineError if the system cannot start it."""
+    how it ended; `on_output` gets output as it comes, a part of it where there is too much. What it writes to stderr is
+    output too, or with `takes_errors` False nobody's. Cancelling ends the command. Raises EngineError if the system
+    cannot start it."""
     loop = asyncio.get_running_loop()
     is_text = isinstance(command, str)
     start = loop.subprocess_shell if is_text else loop.subprocess_exec
@@ -56,7 +59,7 @@ async def run_to_end(
             executable=program,
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
+            stderr=subprocess.STDOUT if takes_errors else subprocess.DEVNULL,
             cwd=folder,
             env=dict(environment),
             **detached_process_options(),

@@ -75,3 +75,10 @@ async def test_no_file_outside_of_the_folders_is_read(tmp_path: Path, document: 
 async def test_without_any_knowledge_the_passage_stands_alone(tmp_path: Path) -> None:
     assert surroundings(tmp_path, Source("/a.md", "text")).note
     assert not _names(tmp_path)
+
+
+async def test_a_page_of_the_web_stands_alone_and_nothing_is_asked_for_it(tmp_path: Path) -> None:
+    source = Source("https://a.example/soup", "text", heading="Soup")
+    assert surroundings(tmp_path / "data", source).note == "From the web, as it was found then."
+    assert not (tmp_path / "data").exists()
+    assert source.label == "https://a.example/soup (Soup)"

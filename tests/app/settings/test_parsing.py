@@ -5,7 +5,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from app.protocol.errors import RequestError
-from app.settings.parsing import PRESETS, entry_for, parse_duration, parse_origins, parse_rpc_endpoints
+from app.settings.parsing import (
+    PRESETS,
+    WebSearch,
+    entry_for,
+    parse_duration,
+    parse_origins,
+    parse_rpc_endpoints,
+    parse_web_search,
+)
 from quantizer.system.errors import UsageError
 
 
@@ -134,3 +142,33 @@ def test_case_blanks_and_a_slash_at_the_end_do_not_matter() -> None:
     origins = parse_origins(" HTTPS://Chat.example/ ,, APP://* ")
     assert origins.allow("https://chat.example")
     assert origins.allow("app://obsidian.md")
+
+
+@pytest.mark.parametrize(
+    ("text", "choice"),
+    [
+        ("", None),
+        (" BRAVE ", WebSearch()),
+        ("http://127.0.0.1:8888/", WebSearch(url="http://127.0.0.1:8888")),
+        ("https://search.example/searxng", WebSearch(url="https://search.example/searxng")),
+        ("ddgr --json -n 10", WebSearch(argv=("ddgr", "--json", "-n", "10"))),
+        ("search --at https://a.example", WebSearch(argv=("search", "--at", "https://a.example"))),
+        ('"a b" c', WebSearch(argv=("a b", "c"))),
+    ],
+)
+def test_what_searches_the_web_is_a_service_or_a_command(text: str, choice: WebSearch | None) -> None:
+    assert parse_web_search(text) == choice
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        *("ftp://a.example", "http://", "http://[::1", "http://a.example?q=x", "http://a.example/#x", "http://a b/"),
+        *("http://me:secret@a.example", "'open", "''", "a\0b", "http://a.example:0/", "http://a.example:99999/"),
+    ],
+)
+def test_what_cannot_search_the_web_is_refused_without_what_may_be_a_password(text: str) -> None:
+    with pytest.raises(UsageError) as caught:
+        parse_web_search(text)
+    assert "web_search" in caught.value.cause
+    assert "secret" not in str(caught.value)
