@@ -74,7 +74,7 @@ def activity_of(chat: ChatState, now_s: float) -> Activity | None:
         title = printable_line(running.result.title) if running is not None and running.result is not None else ""
         return Activity(f"running {title}" if title else "running a tool")
     if chat.activity == "searching":
-        return Activity("searching your folders")
+        return Activity("searching your documents")
     if not chat.activity and chat.conversation.is_answered_elsewhere:
         return Activity("another window answers", facts=("a question waits until it has ended",))
     if not chat.activity:

@@ -320,6 +320,10 @@ class Conversation:
         """Return the turns of a branch, which need not be one of the chat; see `turns`."""
         return turns_of(path, parts, self.settings.system)
 
+    def path(self, leaf_id: int | None) -> tuple[Message, ...]:
+        """Return the branch up to a message, its beginning first."""
+        return self._tree.path(leaf_id)
+
     def path_with(self, question: MessageContent, parent_id: int | None) -> tuple[Message, ...]:
         """Return the branch that asking `question` after a message makes."""
         asked = placed(replace(question, role="user"), max(self.messages, default=0) + 1, parent_id)

@@ -53,18 +53,26 @@ class MediaFile:
 class Attachment:
     """What is attached to a message: a text (a file, a long paste, what a document says), or pictures and sounds.
     `content` is the text that a model reads, empty for pictures and sounds. `media_type` is that of the file; `detail`
-    says how much it is: "12 pages", "640 × 480, 120 kB"."""
+    says how much it is: "12 pages", "640 × 480, 120 kB". Of a text that `is_searched`, passages that fit each question
+    are sent instead of all of it."""
 
     name: str
     content: str
     media_type: str = "text/plain"
     detail: str = ""
     media: tuple[MediaFile, ...] = ()
+    is_searched: bool = False
+
+    @property
+    def sent_content(self) -> str:
+        """The text that is sent wherever the attachment stands."""
+        return "" if self.is_searched else self.content
 
     @property
     def label(self) -> str:
-        """The name and how much it is, not yet safe for a terminal: "paper.pdf, 12 pages"."""
-        return f"{self.name}, {self.detail or f'{len(self.content):,} characters'}"
+        """The name, how much it is, and whether it is searched, not yet safe for a terminal: "paper.pdf, 12 pages"."""
+        searched = ", searched" if self.is_searched else ""
+        return f"{self.name}, {self.detail or f'{len(self.content):,} characters'}{searched}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -197,6 +205,12 @@ class Transcript:
     def branch(self) -> tuple[Message, ...]:
         """The messages of the shown branch, from the first to the leaf."""
         return MessageTree(self.messages).path(self.chat.leaf_id)
+
+
+def searched_texts(branch: Iterable[MessageContent]) -> tuple[Attachment, ...]:
+    """Return the attached texts of a branch that are searched for each question, each once."""
+    attached = (each for message in branch for each in message.attachments if each.is_searched and each.content)
+    return tuple(dict.fromkeys(attached))
 
 
 def cited_sources(branch: Iterable[Message]) -> dict[int, tuple[Source, ...]]:

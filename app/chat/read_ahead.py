@@ -222,9 +222,11 @@ class ReadAhead:
             parent_id = edited.parent_id
         if parent_id == UNSAVED_ID or not await _can_offer_tools(chat):
             return None
-        # Passages that are searched for the whole question come before it.
-        beginning = "" if chat.searches_first else self._typed.beginning(draft.cursor, self._looked_s)
-        question = MessageContent(content=f"{beginning}{_ANY_QUESTION}", attachments=draft.attachments)
+        question = MessageContent(attachments=draft.attachments)
+        # Passages that are found for the whole question come before it.
+        is_searched_for = chat.is_searched_for((*conversation.path(parent_id), question))
+        beginning = "" if is_searched_for else self._typed.beginning(draft.cursor, self._looked_s)
+        question = replace(question, content=f"{beginning}{_ANY_QUESTION}")
         if is_near(chat, parent_id, question):  # older messages become a summary first
             return None
         await chat.offer_tools()

@@ -11,12 +11,12 @@ import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from types import MappingProxyType
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 from app.chat.backend import ChatBackend, ChatConnection, ConnectionState
 from app.chat.branches import ContextSize
 from app.chat.compaction import AutoCompaction, estimated_tokens
-from app.chat.conversation import MessageContent, Scalar
+from app.chat.conversation import MessageContent, Scalar, searched_texts
 from app.chat.events import Failed
 from app.chat.repository import OpenedChat
 from app.chat.sampling_options import template_of
@@ -28,6 +28,9 @@ from app.protocol.errors import NoTemplateError
 from app.tools.approval import KNOWLEDGE, ApprovalQuestion, Decision, ToolSettings
 from app.tools.backend import ToolBackend
 from quantizer.system.errors import UserError
+
+if TYPE_CHECKING:
+    from app.knowledge.texts import TextIndex
 
 _MIN_RATE_SPAN_S = 0.2
 _REASONING_S, _N_REASONING_TOKENS = "thought_s", "n_thought_tokens"  # keys of a message's stats
@@ -195,6 +198,7 @@ class ChatState:
         self._n_counted_overhead: int | None = None  # in the last count of the branch; None: as it is set now
         self.approvals = ApprovalQueue(on_approvals)
         self.may_compact = True
+        self.text_index: TextIndex | None = None  # of the attached texts that were searched last
         self._said: set[str] = set()
         self.figures = AnswerFigures(model=opened.model or self.model)
         self.measure_branch()
@@ -241,6 +245,10 @@ class ChatState:
             return False
         takes_none = self.known_model is not None and self.known_model.takes_tools is False
         return settings.tools.searches_first or takes_none or bool(template_of(settings.options))
+
+    def is_searched_for(self, branch: Sequence[MessageContent]) -> bool:
+        """Whether passages are found for the question at the end of `branch` before it is sent."""
+        return self.searches_first or bool(searched_texts(branch))
 
     @property
     def offered_settings(self) -> ToolSettings:

@@ -146,8 +146,8 @@ async def answer(chat: ChatState, writer: AnswerWriter, target: AnswerTarget) ->
 
 
 async def _prepare(chat: ChatState, target: AnswerTarget) -> Events:
-    """Say what the model cannot take, search the person's folders where that is done before a question, and note which
-    tools are offered."""
+    """Say what the model cannot take, find passages where that is done before a question, and note which tools are
+    offered."""
     for sentence in chat.new_refusals():
         yield Note(sentence)
     if (question := _question_to_search(chat, target)) is not None:
@@ -162,9 +162,11 @@ async def _prepare(chat: ChatState, target: AnswerTarget) -> Events:
 
 
 def _question_to_search(chat: ChatState, target: AnswerTarget) -> Message | None:
-    """Return the question of a new answer if the person's folders are to be searched for it: one that was searched for
-    before is sent with the same passages, which the engine has in its cache."""
-    if not chat.searches_first or target.continued is not None or target.parent_id is None:
+    """Return the question of a new answer if passages are to be found for it: one that was searched for before is sent
+    with the same passages, which the engine has in its cache."""
+    if target.continued is not None or target.parent_id is None:
+        return None
+    if not chat.is_searched_for(chat.conversation.path(target.parent_id)):
         return None
     is_asked = chat.conversation.messages[target.parent_id].role in ("user", "summary")  # else calls were answered
     question = chat.conversation.question_of(target.parent_id) if is_asked else None

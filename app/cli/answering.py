@@ -84,16 +84,17 @@ async def print_answer(
     entry, cost = chat.conversation.entries()[-1], chat.figures.cost
     assert cost is not None, "an answer that raises nothing is whole"
     if wants_json:
-        branch = chat.conversation.branch
         answer = as_json(status.id, entry.message.content, cost, entry.message.reasoning, attached.attachments)
         cited = {"sources": [asdict(source) for source in entry.sources]} if entry.sources else {}
-        print_json({**answer, **cited, "calls": list(calls_json(branch))} if requested else answer)
-    elif requested:
-        printer.end(ending_note(entry))
+        called = {"calls": list(calls_json(chat.conversation.branch))} if requested else {}
+        print_json({**answer, **cited, **called})
+    else:
+        if requested:
+            printer.end(ending_note(entry))
+        else:
+            click.echo()
         if entry.sources:
             printer.print_line(source_lines(entry.sources))
-    else:
-        click.echo()
     if shows_stats:
         click.echo(stats_line(cost), err=True)
     show_kept(client, wants_json=wants_json)

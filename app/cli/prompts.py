@@ -9,7 +9,7 @@ import signal
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING
@@ -146,9 +146,9 @@ class AttachedFiles:
     contents: Mapping[str, bytes] = field(default_factory=dict)
 
 
-def read_attached(names: Sequence[str], piped: bytes = b"") -> AttachedFiles:
-    """Read the files `names`, which may choose pages (paper.pdf#3-5), and a piped one. Raises StorageError and
-    UsageError for what cannot be attached."""
+def read_attached(names: Sequence[str], piped: bytes = b"", *, is_searched: bool = False) -> AttachedFiles:
+    """Read the files `names`, which may choose pages (paper.pdf#3-5), and a piped one; of texts that are searched
+    passages are sent. Raises StorageError and UsageError for what cannot be attached."""
     if not names and not piped:
         return AttachedFiles()
     from app.chat.attachments.parsing import ALL_PAGES, split_page_choice
@@ -161,4 +161,5 @@ def read_attached(names: Sequence[str], piped: bytes = b"") -> AttachedFiles:
         read.append(read_file(Path(file_name), Path(file_name).name, pages))
     read += [read_data(piped, "piped file")] if piped else []
     contents = {sha256: content for each in read for sha256, content in each.contents.items()}
-    return AttachedFiles(tuple(each.attachment for each in read), contents)
+    attachments = (replace(each.attachment, is_searched=is_searched and bool(each.attachment.content)) for each in read)
+    return AttachedFiles(tuple(attachments), contents)

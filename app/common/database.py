@@ -10,9 +10,10 @@ import itertools
 import sqlite3
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from dataclasses import dataclass
 from pathlib import Path
+from threading import RLock
 
 from app.common.event_log import log_event
 from quantizer.system.errors import StorageError
@@ -100,17 +101,19 @@ def _version(connection: sqlite3.Connection) -> int:
 
 
 class Database:
-    """A connection for one thread, which must `close` it. Raises StorageError if the file cannot be used."""
+    """A connection for one thread, which must `close` it. Raises StorageError if the file cannot be used. Without a
+    `path` it is in memory, gone when it is closed, and for any number of threads, which take turns."""
 
-    def __init__(self, path: Path, schema: Schema) -> None:
+    def __init__(self, path: Path | None, schema: Schema) -> None:
         self._path = path
         self._schema = schema
         self._opened: sqlite3.Connection | None = None
+        self._turn: AbstractContextManager[object] = nullcontext() if path else RLock()
 
     @contextmanager
     def reading(self) -> Iterator[sqlite3.Connection]:
         """Yield the connection for read-only statements."""
-        with self._explained():
+        with self._turn, self._explained():
             yield self._connection()
 
     @contextmanager
@@ -126,7 +129,7 @@ class Database:
     @contextmanager
     def writing(self) -> Iterator[sqlite3.Connection]:
         """Yield the connection for one transaction, which is committed when the block ends without an error."""
-        with self._explained():
+        with self._turn, self._explained():
             connection = self._connection()
             with _transaction(connection):
                 yield connection
@@ -139,7 +142,11 @@ class Database:
 
     def _connection(self) -> sqlite3.Connection:
         if self._opened is None:
-            self._opened = _open(self._path, self._schema)
+            if self._path is None:
+                opened = sqlite3.connect(":memory:", isolation_level=None, check_same_thread=False)
+                self._opened = _prepared(opened, self._schema)
+            else:
+                self._opened = _open(self._path, self._schema)
         return self._opened
 
     @contextmanager
@@ -152,7 +159,8 @@ class Database:
             raise StorageError(cause, remedy_for(error, remedy)) from error
         except sqlite3.DatabaseError as error:
             cause, remedy = self._schema.fault(error)
-            raise StorageError(f"The {self._schema.subject} in {self._path} cannot be used. {cause}", remedy) from error
+            place = self._path or "memory"
+            raise StorageError(f"The {self._schema.subject} in {place} cannot be used. {cause}", remedy) from error
 
 
 def _open(path: Path, schema: Schema) -> sqlite3.Connection:
@@ -164,7 +172,10 @@ def _open(path: Path, schema: Schema) -> sqlite3.Connection:
             "Set LOCALLLM_DATA_DIR to a folder on a local disk.",
         )
     _make(path)
-    connection = sqlite3.connect(path, timeout=_BUSY_TIMEOUT_S, isolation_level=None)
+    return _prepared(sqlite3.connect(path, timeout=_BUSY_TIMEOUT_S, isolation_level=None), schema)
+
+
+def _prepared(connection: sqlite3.Connection, schema: Schema) -> sqlite3.Connection:
     connection.row_factory = sqlite3.Row
     try:
         for pragma in schema.pragmas:

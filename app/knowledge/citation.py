@@ -1,6 +1,6 @@
 """A passage that an answer cites: what stands around it in its document, and whether that is still as it was read.
 
-Only what was stored of added folders is shown: a chat of somebody else may cite any path.
+Only what was stored of added folders is shown, and texts of the chat itself: a chat of somebody else may cite any path.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from app.chat.conversation import Attachment
 from app.knowledge.passages import Passage
 from app.knowledge.store import KnowledgeStore
 from app.protocol.chat import Source
@@ -46,6 +47,16 @@ def surroundings(data_dir: Path, source: Source) -> Surroundings:
         _between(passages, source.end, end),
         "" if is_as_read else _CHANGED,
     )
+
+
+def surroundings_in(texts: Sequence[Attachment], source: Source) -> Surroundings | None:
+    """Return what stands around `source` in the text that it is of, None where it is of none of them."""
+    for text in texts:
+        if text.name == source.path and text.content[source.begin : source.end] == source.text:
+            begin = max(0, source.begin - SHOWN_CHARACTERS)
+            after = text.content[source.end : source.end + SHOWN_CHARACTERS]
+            return Surroundings(text.content[begin : source.begin], after)
+    return None
 
 
 def has_changed(path: Path, n_bytes: int, mtime_ns: int) -> bool:

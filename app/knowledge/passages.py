@@ -9,6 +9,9 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
+from pathlib import PurePath
+
+from app.chat.conversation import Attachment
 
 MAX_PASSAGE_BYTES = 1_000  # about 250 tokens of English
 _MIN_PASSAGE_BYTES = 250  # a shorter section goes on with the next one: a heading alone answers nothing
@@ -25,6 +28,8 @@ _MAX_LINE_CHARACTERS = 300  # of one that is a heading
 # Where a long paragraph may be cut, the best place first: after a sentence, a line, a blank.
 _BORDERS = (re.compile(r"(?<=[.!?:;])\s+"), re.compile(r"\n"), re.compile(r"[ \t]+"))
 _LEAST_SHARE = 0.5  # of a piece: a better place to cut is not taken where the piece would be shorter
+_PDF, _MARKDOWN_ENDINGS = "application/pdf", (".md", ".markdown", ".mdx", ".mkd")
+_PLAIN = "text/plain"
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,6 +79,12 @@ class _Sections:
         plain = _LINK.sub(r"\1", title).rstrip("# \t¶")
         self._open.append((level, " ".join((plain or title).split())[:_MAX_SECTION_CHARACTERS]))
         return True
+
+
+def passages_of(attachment: Attachment) -> Iterator[Passage]:
+    """Yield the passages of a document's text; readers of documents write Markdown."""
+    is_markdown = attachment.media_type != _PLAIN or PurePath(attachment.name).suffix.lower() in _MARKDOWN_ENDINGS
+    return split_passages(attachment.content, has_pages=attachment.media_type == _PDF, is_markdown=is_markdown)
 
 
 def split_passages(text: str, *, has_pages: bool = False, is_markdown: bool = False) -> Iterator[Passage]:

@@ -20,7 +20,7 @@ from pathlib import Path
 from app.chat.attachments.kinds import Form
 from app.chat.attachments.parser_process import KeptParsers, ReadBudget
 from app.chat.attachments.reader import read_contents, read_data
-from app.knowledge.passages import split_passages
+from app.knowledge.passages import passages_of
 from app.knowledge.scan import FoundFile, scan
 from app.knowledge.store import READER_VERSION, FileRecord, Folder, KnowledgeStore, KnownFile
 from quantizer.system.errors import EngineError, StorageError, UsageError
@@ -35,8 +35,6 @@ _PRIVATE_KEY = re.compile(
     r"-----BEGIN [A-Z ]*PRIVATE KEY-----\s+(?:[\w-]+: [^\n]*\s+)*[A-Za-z0-9+/=]{40}|^PuTTY-User-Key-File-[0-9]: ",
     re.MULTILINE,
 )
-_PDF, _MARKDOWN_ENDINGS = "application/pdf", (".md", ".markdown", ".mdx", ".mkd")
-_PLAIN = "text/plain"
 
 
 @dataclass(frozen=True, slots=True)
@@ -202,9 +200,7 @@ def _read(
         return replace(left_out, reason=_reason(error, path.name))
     if _PRIVATE_KEY.search(attachment.content):
         return replace(left_out, reason="it contains a private key")
-    is_markdown = attachment.media_type != _PLAIN or path.suffix.lower() in _MARKDOWN_ENDINGS
-    has_pages = attachment.media_type == _PDF
-    passages = tuple(split_passages(attachment.content, has_pages=has_pages, is_markdown=is_markdown))
+    passages = tuple(passages_of(attachment))
     return replace(record, passages=passages, reason="" if passages else "it has no text")
 
 

@@ -108,7 +108,13 @@ async def search(
             (vector,) = await models.embed([marked_question(question, embedder.model)], embedder.model)
         except UserError as error:
             notices.append(f"Found by words alone: {error.cause}")
-    hits, n_without_vector = await asyncio.to_thread(_find, data_dir, question, vector, max(limit, _RERANKED))
+
+    def find() -> tuple[list[Hit], int]:
+        with KnowledgeStore(data_dir) as store:
+            n_without_vector = store.n_without_vector() if vector else 0
+            return find_hits(store, question, vector, max(limit, _RERANKED)), n_without_vector
+
+    hits, n_without_vector = await asyncio.to_thread(find)
     if vector and n_without_vector:
         waiting = counted(n_without_vector, "passage")
         notices.append(f"{waiting} without a vector, found by words alone: `localllm knowledge update` goes on.")
@@ -143,29 +149,28 @@ def _embedder(data_dir: Path) -> EmbedderIdentity | None:
         return store.embedder()
 
 
-def _find(data_dir: Path, question: str, vector: bytes, limit: int) -> tuple[list[Hit], int]:
-    """Return hits, best first, no text twice, and how many passages have no vector."""
-    with KnowledgeStore(data_dir) as store:
-        by_words = ranked_by_words(store, question, CANDIDATES)
-        by_meaning = ranked_by_meaning(store, vector, CANDIDATES) if vector else []
-        scores = fused((1.0, by_words), (_MEANING_WEIGHT, by_meaning))
-        word_ranks = {passage_id: rank for rank, passage_id in enumerate(by_words, start=1)}
-        vector_ranks = {passage_id: rank for rank, passage_id in enumerate(by_meaning, start=1)}
-        hits: dict[str, Hit] = {}
-        n_of_file: dict[Path, int] = {}
-        for passage_id, passage in store.passages(scores).items():
-            if passage.passage.text in hits:
-                continue
-            n_better = n_of_file[passage.path] = n_of_file.get(passage.path, -1) + 1
-            score = scores[passage_id] * _NEXT_OF_FILE**n_better
-            hits[passage.passage.text] = Hit(passage, score, word_ranks.get(passage_id), vector_ranks.get(passage_id))
-        best = sorted(hits.values(), key=lambda hit: -hit.score)
-        return best[:limit], store.n_without_vector() if vector else 0
+def find_hits(store: KnowledgeStore, question: str, vector: bytes, limit: int) -> list[Hit]:
+    """Return the hits for a question, best first, no text twice; by words alone where its `vector` is empty."""
+    by_words = ranked_by_words(store, question, CANDIDATES)
+    by_meaning = ranked_by_meaning(store, vector, CANDIDATES) if vector else []
+    scores = fused((1.0, by_words), (_MEANING_WEIGHT, by_meaning))
+    word_ranks = {passage_id: rank for rank, passage_id in enumerate(by_words, start=1)}
+    vector_ranks = {passage_id: rank for rank, passage_id in enumerate(by_meaning, start=1)}
+    hits: dict[str, Hit] = {}
+    n_of_file: dict[Path, int] = {}
+    for passage_id, passage in store.passages(scores).items():
+        if passage.passage.text in hits:
+            continue
+        n_better = n_of_file[passage.path] = n_of_file.get(passage.path, -1) + 1
+        score = scores[passage_id] * _NEXT_OF_FILE**n_better
+        hits[passage.passage.text] = Hit(passage, score, word_ranks.get(passage_id), vector_ranks.get(passage_id))
+    return sorted(hits.values(), key=lambda hit: -hit.score)[:limit]
 
 
 def ranked_by_words(store: KnowledgeStore, question: str, limit: int) -> list[int]:
     """Return the ids of the passages with words of `question`, best first by bm25."""
-    return store.with_words(word_expression(question), _WEIGHTS, limit)
+    expression = word_expression(question)
+    return store.with_words(expression, _WEIGHTS, limit) if expression else []
 
 
 def ranked_by_meaning(store: KnowledgeStore, vector: bytes, limit: int) -> list[int]:

@@ -144,10 +144,11 @@ class StoredPassage:
 
 class KnowledgeStore:
     """A context manager over the knowledge of one data folder, for one thread; opened on first use. Any number of
-    processes may have one; only the holder of `writing_alone` changes it. Methods raise StorageError."""
+    processes may have one; only the holder of `writing_alone` changes it. Without a `data_dir` it is in memory, for
+    any thread. Methods raise StorageError."""
 
-    def __init__(self, data_dir: Path) -> None:
-        self._path = data_dir / FILE_NAME
+    def __init__(self, data_dir: Path | None) -> None:
+        self._path = data_dir and data_dir / FILE_NAME
         self._database = Database(self._path, _SCHEMA)
 
     def __enter__(self) -> Self:
@@ -159,11 +160,13 @@ class KnowledgeStore:
     @property
     def exists(self) -> bool:
         """Whether anything was ever stored; asking makes no file."""
-        return is_file(self._path)
+        return self._path is None or is_file(self._path)
 
     @contextmanager
     def writing_alone(self) -> Iterator[None]:
-        """Be the only process that changes the knowledge, inside the context. Raises UsageError where another is."""
+        """Be the only process that changes the knowledge on the disk, inside the context. Raises UsageError where
+        another is."""
+        assert self._path is not None, "no other process sees what is in memory"
         with explained(f"The {_SCHEMA.subject} cannot be changed"):
             private_folder(self._path.parent)
             lock = try_lock(self._path.with_name(LOCK_NAME))

@@ -12,7 +12,7 @@ from textual.events import Paste
 from textual.worker import Worker
 
 from app.chat.branches import RemovedMessages, TranscriptEntry
-from app.chat.conversation import MessageContent
+from app.chat.conversation import MessageContent, searched_texts
 from app.chat.session import ANSWERED_ELSEWHERE, OpenChat, joined
 from app.chat.settings_editor import SettingsEditor
 from app.chat.steps import undone_text
@@ -81,15 +81,23 @@ class ChatView:
             waiting = partial(self._answer_when_open, begin)
         self.run(waiting, "answer")
 
-    def choose(self, title: str, labels: Mapping[str, str], take: Callable[[str], None], hint: str = "") -> None:
-        """Call `take` with the key of the label that is chosen from a numbered list, unless that is left with Esc."""
+    def choose(
+        self,
+        title: str,
+        labels: Mapping[str, str],
+        take: Callable[[str], None],
+        hint: str = "",
+        *,
+        is_numbered: bool = True,
+    ) -> None:
+        """Call `take` with the key of the label that is chosen from a list, unless that is left with Esc."""
         from tui.widgets.dialogs import ChoiceDialog
 
         def chosen(key: str | None) -> None:
             if key is not None:
                 take(key)
 
-        self.screen.app.push_screen(ChoiceDialog(title, hint, labels, is_numbered=True), chosen)
+        self.screen.app.push_screen(ChoiceDialog(title, hint, labels, is_numbered=is_numbered), chosen)
 
     def run(self, work: Callable[[], Coroutine[Any, Any, None]], group: str, *, exclusive: bool = False) -> None:
         _: Worker[None] = self.screen.run_worker(work, group=group, exclusive=exclusive)
@@ -312,7 +320,8 @@ class MessageActions:
     def show_source(self, source: Source) -> None:
         from tui.chat.transcript.citation import CitationScreen
 
-        self._screen.app.push_screen(CitationScreen(self._screen.app_context.settings.data_dir, source))
+        texts = searched_texts(self._view.session.conversation.messages.values())
+        self._screen.app.push_screen(CitationScreen(self._screen.app_context.settings.data_dir, source, texts))
 
     async def go_to_start(self) -> None:
         await self._view.transcript.go_to_start()

@@ -80,8 +80,9 @@ CHAT_COMMANDS = CommandTable(
     Command("attachment", "Open an attachment",
             "Look at an attachment of the prompt, edit its text or put it into the prompt", "open_attachment",
             "ctrl+l", "attachment", argument="NAME"),
-    Command("part", "Attach a part of a long text",
-            "Choose a part of an attached text that does not fit into the context; without NAME, of the longest one",
+    Command("part", "Search in a long text, or attach a part",
+            "Choose what is sent of an attached text: the passages that fit each question, or a part; without NAME, of"
+            " the longest one",
             "choose_part", "alt+p", "part", argument="NAME"),
     Command("record", "Record what you say",
             "Record by the microphone; again, or Enter, writes what you said into the prompt, Esc drops it", "record",

@@ -34,6 +34,8 @@ _PAUSE_S = 0.3
 _ASK_AGAIN_S = 0.2
 _PART_SHARE = 0.75  # of what is free in the context
 _BEGINNING_CHARACTERS = 40
+_SEARCH, _WHOLE = "search", "whole"
+_SEARCH_LABEL = "search in it: the passages that fit each question are sent"
 _MAX_NAMED = 3
 
 
@@ -77,34 +79,45 @@ class DraftActions:
             self._screen.inform("Nothing is attached that needs another model.")
 
     def choose_part(self, name: str = "") -> None:
-        """Attach a part of a text in its place: of the one with this name, or of the first that does not fit."""
-        attachments = {each.name: each for each in self._view.composer.attachments if each.content}
+        """Choose what is sent of a text: a part of it, or the passages that fit each question; of the one with this
+        name, or of the longest."""
+        self._view.run(partial(self._choose_part, name), "parts", exclusive=True)
+
+    async def _choose_part(self, wanted: str) -> None:
+        draft = await self._view.composer.expected_draft()
+        attachments = {each.name: each for each in draft.attachments if each.content}
         if not attachments:
             self._screen.inform("No text is attached that has parts.")
-        else:
-            longest = max(attachments.values(), key=lambda each: len(each.content))
-            chosen = attachments.get(name, longest)
-            self._view.run(partial(self._choose_part, chosen), "parts", exclusive=True)
-
-    async def _choose_part(self, attachment: Attachment) -> None:
+            return
+        attachment = attachments.get(wanted) or max(attachments.values(), key=lambda each: len(each.content))
         # each part leaves a quarter of the context for the question and its answer
         state, n_characters = self._view.connection.state, len(attachment.content)
         with self._screen.inform_on_error():
             client = await self._view.connection.client()
-            count = await self._draft_counter.count(replace(attachment, media=()), 0, client, state)
+            text = replace(attachment, media=(), is_searched=False)
+            count = await self._draft_counter.count(text, 0, client, state)
             n_free = (state.n_ctx - self._n_tokens_before()) * _PART_SHARE
             if count is not None and 0 < n_free < count.n_tokens:
                 n_characters = max(1, int(n_characters * n_free / count.n_tokens))
         parts, name = split_text(attachment.content, n_characters), printable_line(attachment.name)
+        choices = {_SEARCH: _SEARCH_LABEL}
         if len(parts) == 1:
-            self._screen.inform(f"{name} fits as it is.")
-            return
-        self._view.choose(
-            f"Parts of {Content(name).markup}",
-            {str(part.number): f"{part.label}: {_beginning(part.text)}" for part in parts},
-            lambda number: self._view.composer.replace(part_of(attachment, parts[int(number) - 1])),
-            "The part takes the place of the whole text. @FILE.pdf#3-5 attaches pages.",
-        )
+            choices[_WHOLE] = "all of it: it fits"
+        else:
+            choices |= {str(part.number): f"{part.label}: {_beginning(part.text)}" for part in parts}
+
+        def take(choice: str) -> None:
+            if choice in (_SEARCH, _WHOLE):
+                chosen = replace(attachment, is_searched=choice == _SEARCH)
+            else:
+                chosen = replace(part_of(attachment, parts[int(choice) - 1]), is_searched=False)
+            if any(each.name == chosen.name for each in self._view.composer.attachments):
+                self._view.composer.replace(chosen)
+            else:  # the prompt only mentions it
+                self._view.composer.add([chosen])
+
+        hint = "A part takes the place of the whole text. @FILE.pdf#3-5 attaches pages." if len(parts) > 1 else ""
+        self._view.choose(f"What is sent of {Content(name).markup}", choices, take, hint, is_numbered=False)
 
     def open_attachment(self, name: str = "") -> None:
         """Open the attachment with this name, the only one, or one chosen from a list."""
@@ -175,15 +188,15 @@ class DraftActions:
         it: by a longer context, or by a summary of what was said before."""
         draft, forecast = self._foreseen  # which the composer has no longer
         state = self._view.connection.state
-        if draft.content != question.content or len(draft.attachments) != len(question.attachments):
+        if draft.content.strip() != question.content.strip() or len(draft.attachments) != len(question.attachments):
             return ""
         if forecast is None or not forecast.is_too_long or state.can_grow:
             return ""
         n_draft = forecast.n_tokens - self._n_tokens_before()
         if n_draft <= forecast.n_ctx:
             return ""
-        has_text = any(each.content for each in question.attachments)
-        way = f"{self._key_of('part')} or /part takes a part of it" if has_text else "shorten it"
+        has_text = any(each.sent_content for each in question.attachments)
+        way = f"{self._key_of('part')} or /part searches in it or takes a part" if has_text else "shorten it"
         return f"Too long: about {n_draft:,} tokens, and the context has {forecast.n_ctx:,}; {way}."
 
     def _foresee(self, forecast: ContextForecast | None) -> None:
@@ -208,9 +221,10 @@ class DraftActions:
             if count is None:
                 return
             self._view.composer.measure(attachment.name, count)
-            if count.is_too_large and attachment.content:
+            if count.is_too_large and attachment.sent_content:
                 self._screen.inform(
-                    f"{printable_line(attachment.name)} does not fit: {self._key_of('part')} offers its parts."
+                    f"{printable_line(attachment.name)} does not fit: {self._key_of('part')} searches in it, or takes a"
+                    " part."
                 )
 
     def check_senses(self) -> None:

@@ -15,7 +15,7 @@ from tui.commands import FEATURES
 
 _KEYS: dict[type[UserError], str] = {
     ContextOverflowError: "/compact shortens the chat; of an attached text, edit the question and Alt+P or /part"
-    " takes a part; Ctrl+N starts a new chat.",
+    " searches in it or takes a part; Ctrl+N starts a new chat.",
     ModelFileError: "F6 lists local models; Ctrl+R retries.",
     RoundLimitError: "Ctrl+G lets it go on; /tools rounds NUMBER changes how often it may call tools.",
     UnfitError: "F6 lists other models; Ctrl+R retries.",

@@ -22,6 +22,7 @@ from app.chat.conversation import (
     MessageState,
     Scalar,
     Transcript,
+    searched_texts,
 )
 from app.chat.formats.json_reader import (
     ContentOf,
@@ -44,7 +45,8 @@ _VERSION = 1
 _VERSION_WITH_MEDIA = 2  # one that knows no media must not lose them silently
 _VERSION_WITH_TOOLS = 3  # the same of calls, results, summaries and settings of tools
 _VERSION_WITH_SOURCES = 4  # and of the passages that answers cite
-_VERSIONS = (_VERSION, _VERSION_WITH_MEDIA, _VERSION_WITH_TOOLS, _VERSION_WITH_SOURCES)
+_VERSION_WITH_SEARCHED_TEXTS = 5  # and that a text is searched, not sent
+_VERSIONS = range(_VERSION, _VERSION_WITH_SEARCHED_TEXTS + 1)
 
 
 def localllm_json(transcripts: Iterable[Transcript], content_of: ContentOf) -> Iterator[str]:
@@ -102,6 +104,8 @@ def _exported(transcript: Transcript, content_of: ContentOf) -> Iterator[str]:
 def _version(transcript: Transcript) -> int:
     """Return the version that a reader must know so as to lose nothing."""
     messages = transcript.messages
+    if searched_texts(messages):
+        return _VERSION_WITH_SEARCHED_TEXTS
     if any(each.sources or (each.result and each.result.sources) for each in messages):
         return _VERSION_WITH_SOURCES
     has_tools = transcript.chat.settings.tools != NO_TOOL_SETTINGS
@@ -115,7 +119,10 @@ def _exported_message(message: Message, content_of: ContentOf) -> dict[str, obje
     attachments = []
     for each in message.attachments:
         media = [{**asdict(file), "base64": base64.b64encode(content_of(file)).decode()} for file in each.media]
-        attachments.append({**asdict(each), "media": media})
+        fields = {**asdict(each), "media": media}
+        if not each.is_searched:
+            del fields["is_searched"]
+        attachments.append(fields)
     exported = {**encode(message), "attachments": attachments}
     unused = [name for name in ("calls", "result", "n_kept", "sources") if not exported[name]]
     return {name: value for name, value in exported.items() if name not in unused}
@@ -167,6 +174,7 @@ def _attachments(attachment: JsonField, media: ImportedMedia) -> tuple[Attachmen
             attachment.at("media_type").text(),
             attachment.at("detail").text(),
             tuple(file for file in read if file is not None),
+            attachment.at("is_searched").flag(),
         ),
     )
 

@@ -21,6 +21,7 @@ from quantizer.system.errors import UsageError
 @click.argument("files", nargs=-1, shell_complete=complete_file)
 @click.option("-m", "--model", "model_option", help="The same as MODEL.", shell_complete=complete_model)
 @click.option("-p", "--prompt", "prompt_option", help="The same as PROMPT, for the default model.")
+@click.option("--search-files", is_flag=True, help="Send the passages of FILES that fit PROMPT, not the whole texts.")
 @chat_options
 @options("wants_json")
 def run(
@@ -31,6 +32,7 @@ def run(
     files: tuple[str, ...],
     model_option: str | None,
     prompt_option: str | None,
+    search_files: bool,
     stats: bool,
     wants_json: bool,
     assume_yes: bool,
@@ -42,7 +44,8 @@ def run(
     the terminal that is not saved; `localllm chat --inline` saves it.
 
     FILES are attached: texts, PDFs (pages with paper.pdf#3-5, as pictures with paper.pdf#3-5,pictures), DOCX, HTML,
-    CSV, notebooks, and for models that read them pictures and sounds. A piped picture, sound or PDF is attached too.
+    CSV, notebooks, and for models that read them pictures and sounds. A piped picture, sound or PDF is attached too. A
+    text that is too long for the context can be searched with --search-files.
 
     With --tools the model may read and write files, run commands and more. You are asked at the terminal before each
     call that changes or runs something, unless --allow, --allow-command or --allow-command-prefix names it; calls are
@@ -63,7 +66,7 @@ def run(
     interface = current_interface()
     piped = piped_input()
     question = combined(prompt or prompt_option, piped if isinstance(piped, str) else "")
-    attached = read_attached(files, piped if isinstance(piped, bytes) else b"")
+    attached = read_attached(files, piped if isinstance(piped, bytes) else b"", is_searched=search_files)
     requested = tools.requested()
     if question:
         chat = answering.chat_settings()

@@ -180,13 +180,16 @@ _SCALARS = st.dictionaries(
 )
 
 
+_ATTACHMENTS = st.builds(Attachment, _TEXT, _TEXT, _TEXT, is_searched=st.booleans())
+
+
 @st.composite
 def utterances(draw: st.DrawFn) -> MessageContent:
     return MessageContent(
         role=draw(st.sampled_from(["user", "assistant", "system", "tool"])),
         content=draw(_TEXT),
         reasoning=draw(_TEXT),
-        attachments=tuple(draw(st.lists(st.builds(Attachment, _TEXT, _TEXT, _TEXT), max_size=2))),
+        attachments=tuple(draw(st.lists(_ATTACHMENTS, max_size=2))),
         model=draw(_TEXT),
         stats=draw(_SCALARS),
         state=draw(st.sampled_from(MessageState)),
@@ -268,9 +271,12 @@ def test_pictures_and_sounds_survive_an_export_and_an_import(tmp_path: Path, sto
 
 
 def test_only_chats_with_media_or_tools_have_a_version_that_others_do_not_read() -> None:
-    chats = (_transcript("t"), _with_media("n"), _with_tools("t"), _with_sources("t"))
+    plain = _transcript("t")
+    book = replace(plain.messages[0], attachments=(Attachment("book.md", "Soup.", is_searched=True),))
+    searched = replace(plain, messages=(book, *plain.messages[1:]))
+    chats = (plain, _with_media("n"), _with_tools("t"), _with_sources("t"), searched)
     versions = [json.loads(_export("json", chat))[0]["version"] for chat in chats]
-    assert versions == [1, 2, 3, 4]
+    assert versions == [1, 2, 3, 4, 5]
 
 
 @pytest.mark.parametrize("text", ["leeks", "\x1b[31m", "日本 🏞", *HOSTILE])

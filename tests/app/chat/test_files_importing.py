@@ -218,7 +218,7 @@ def test_a_very_long_conversation_is_read_without_going_deep(tmp_path: Path, sto
         ("[{}]", "chat 0 is not a chat of localllm, ChatGPT"),
         ("{", "not JSON from character"),
         ("[" * 100_000, "not JSON from character"),
-        ('[{"format": "localllm-chat", "version": 5}]', "update localllm"),
+        ('[{"format": "localllm-chat", "version": 6}]', "update localllm"),
         ('{"messages": [{"role": "user", "content": NaN}]}', "not JSON"),
         ('{"messages": [{"role": "wizard", "content": ""}]}', "must be one of assistant"),
     ],

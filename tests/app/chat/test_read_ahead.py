@@ -272,6 +272,14 @@ async def test_a_file_is_read_when_it_is_attached_and_the_words_follow(monkeypat
         assert len(at.asked) == 2, "a few words more are read with the question"
 
 
+async def test_what_follows_the_passages_of_a_searched_text_is_not_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with desk(monkeypatch) as at:
+        at.types("word " * 40, replace(FILE, is_searched=True))
+        await at.until(lambda: at.ahead.words == "read")
+        assert len(at.asked) == 1
+        assert at.asked[0].endswith("are given with the question.\n\n"), "the passages come next, by the whole question"
+
+
 async def test_a_draft_that_goes_on_does_not_end_the_reading_and_another_does(monkeypatch: pytest.MonkeyPatch) -> None:
     async with desk(monkeypatch) as at:
         at.client.holds_reading = True

@@ -15,7 +15,7 @@ from app.chat.attachments.prompt import compose_prompt
 from app.chat.backend import ConnectionState, LoadedModel
 from app.chat.branches import Conversation
 from app.chat.compaction import estimated_tokens
-from app.chat.conversation import ChatSettings, MessageContent
+from app.chat.conversation import Attachment, ChatSettings, MessageContent
 from app.chat.events import ChatEvent, Note
 from app.chat.exchange import ask, ask_again
 from app.chat.repository import OpenedChat, SqliteChatRepository
@@ -134,7 +134,7 @@ async def test_without_room_the_question_is_asked_without_passages(tmp_path: Pat
     client = ScriptedClient(said("Long."))
     chat = await _chat(tmp_path, client, ChatSettings(tools=ON), takes_tools=False, n_ctx=64)
     notes = _notes(await _ask(chat, "How long does broth simmer?"))
-    assert "no room" in notes[0]
+    assert "no room" in notes[-1]
     assert client.requests[0][-1].content == "How long does broth simmer?"
 
 
@@ -148,6 +148,59 @@ async def test_a_search_that_the_chat_refuses_or_that_fails_is_said(tmp_path: Pa
         store.remove_folder(store.folders()[0])
     (note,) = _notes(await _ask(chat, "broth?"))
     assert note.startswith("Your folders were not searched")
+
+
+_BOOK = Attachment(
+    "book.md",
+    "\n\n".join(
+        f"# Chapter {n}\n\nOf {word}. " + "And so on. " * 60
+        for n, word in enumerate(("soup", "bicycles", "barometers"), start=1)
+    ),
+    is_searched=True,
+)
+
+
+async def _ask_about_the_book(chat: ChatState, text: str) -> list[str]:
+    attached = () if chat.conversation.branch else (_BOOK,)
+    asked = MessageContent(content=text, attachments=attached)
+    async with aclosing(ask(chat, asked, chat.conversation.leaf_id)) as events:
+        return [event.text async for event in events if isinstance(event, Note)]
+
+
+@pytest.mark.parametrize("takes_tools", [True, False])
+async def test_an_attached_text_is_searched_for_each_question_of_its_branch(tmp_path: Path, takes_tools: bool) -> None:
+    client = ScriptedClient(said("Two."), said("Three."))
+    chat = await _chat(tmp_path, client, ChatSettings(), takes_tools=takes_tools)
+    assert await _ask_about_the_book(chat, "What is said of bicycles?") == []
+    assert await _ask_about_the_book(chat, "And of barometers?") == []
+    first, _, second, _ = chat.conversation.branch
+    assert first.sources[0].label == "book.md (Chapter 2)"
+    assert second.sources[0].label == "book.md (Chapter 3)"
+    asked = client.requests[1]
+    assert asked[0].content.startswith("book.md, ")
+    assert "Of soup" not in "".join(turn.content for turn in asked)
+    assert asked[-1].content.index("Of barometers") < asked[-1].content.index("And of barometers?")
+    async with SqliteChatRepository(tmp_path) as repository:
+        opened = await repository.open()
+    assert opened.conversation.branch[0].attachments == (_BOOK,)
+    assert opened.conversation.branch[2].sources == second.sources
+    (entry,) = [each for each in chat.conversation.entries() if each.message.content == "Three."]
+    assert entry.sources == second.sources
+
+
+async def test_where_no_word_of_a_question_is_in_the_text_its_beginning_is_sent(tmp_path: Path) -> None:
+    client = ScriptedClient(said("A book."))
+    chat = await _chat(tmp_path, client, ChatSettings(), takes_tools=False)
+    (note,) = await _ask_about_the_book(chat, "Summarize!")
+    assert note == "No passage of book.md has a word of this question: the beginning is sent."
+    assert chat.conversation.branch[0].sources[0].heading == "Chapter 1"
+
+
+async def test_a_text_and_the_folders_are_both_searched(tmp_path: Path) -> None:
+    client = ScriptedClient(said("Three hours."))
+    chat = await _chat(tmp_path, client, ChatSettings(tools=ON), takes_tools=False)
+    await _ask_about_the_book(chat, "What of broth and soup?")
+    assert [source.heading for source in chat.conversation.branch[0].sources] == ["Chapter 1", "Broth"]
 
 
 @pytest.mark.slow

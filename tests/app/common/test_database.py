@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import sqlite3
 import threading
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -127,3 +128,23 @@ def test_what_is_deleted_is_not_in_the_file_any_more(tmp_path: Path) -> None:
     database.close()
 
     assert b"very private" not in b"".join(file.read_bytes() for file in tmp_path.iterdir())
+
+
+def test_one_in_memory_is_for_any_thread_and_gone_when_closed() -> None:
+    database = Database(None, Schema("notes", (("CREATE TABLE note (text TEXT)",),), "It is gone."))
+
+    def add(number: int) -> None:
+        for _ in range(20):
+            with database.writing() as connection:
+                connection.execute("INSERT INTO note VALUES (?)", (str(number),))
+            with database.snapshot() as connection:
+                assert connection.execute("SELECT COUNT(*) FROM note").fetchone()[0] > 0
+
+    with ThreadPoolExecutor(N_WINDOWS) as threads:
+        list(threads.map(add, range(N_WINDOWS)))
+    with database.reading() as connection:
+        assert connection.execute("SELECT COUNT(*) FROM note").fetchone()[0] == 20 * N_WINDOWS
+    database.close()
+    with database.reading() as connection:
+        assert connection.execute("SELECT COUNT(*) FROM note").fetchone()[0] == 0
+    database.close()

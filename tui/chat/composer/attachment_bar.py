@@ -42,7 +42,9 @@ def chip_text(attachment: Attachment, count: TokenCount | None, *, is_alone: boo
     """Return what a chip shows: the name, how much it is and, once counted, its tokens and their share of the context.
     Only an attachment that `is_alone` has room for all of it."""
     size = "" if attachment.media else f"{len(attachment.content):,} characters"
-    if count is not None:
+    if attachment.is_searched:
+        size = "searched for each question"
+    elif count is not None:
         share = count.n_tokens / count.n_ctx if count.n_ctx else None
         percent = "" if share is None else ", <1 %" if share < 0.01 else f", {100 * share:.0f} %"
         of_all = " of the context" if percent and is_alone else ""

@@ -62,7 +62,7 @@ class DraftCounter:
         of a text give an estimate. Raises UserError."""
         if any(not state.reads(file) for file in attachment.media):
             return None
-        content = attachment.content
+        content = attachment.sent_content
         counts = [await self._counted(state.model, content, partial(_count_text, content, client, state))]
         try:
             for file in attachment.media:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import ClassVar
 
@@ -18,6 +18,7 @@ from textual.screen import ModalScreen
 from textual.widget import Widget
 from textual.widgets import Static
 
+from app.chat.conversation import Attachment
 from app.common.terminal import printable, printable_line
 from app.protocol.chat import Source
 from quantizer.system.errors import UserError
@@ -53,7 +54,8 @@ class SourcesView(Widget):
 
 
 class CitationScreen(ModalScreen[None]):
-    """A passage with what stands around it in its document, as the knowledge in `data_dir` has it."""
+    """A passage with what stands around it in its document: one of the chat's searched `texts`, or what the knowledge
+    in `data_dir` has."""
 
     CSS_PATH = "../chat.tcss"
     BINDINGS: ClassVar[list[BindingType]] = [
@@ -61,9 +63,10 @@ class CitationScreen(ModalScreen[None]):
         Binding("y", "copy", "Copy the path", id="citation-copy", tooltip="Copy the path of the document"),
     ]
 
-    def __init__(self, data_dir: Path, source: Source) -> None:
+    def __init__(self, data_dir: Path, source: Source, texts: Sequence[Attachment] = ()) -> None:
         super().__init__()
         self._data_dir = data_dir
+        self._texts = texts
         self._source = source
 
     def compose(self) -> ComposeResult:
@@ -78,13 +81,15 @@ class CitationScreen(ModalScreen[None]):
                 yield Static("", markup=False, id="after")
 
     async def on_mount(self) -> None:
-        from app.knowledge.citation import surroundings  # with the store, which few chats need
+        from app.knowledge.citation import surroundings, surroundings_in  # with the store, which few chats need
 
         self.query_one("#around").focus()
         note = self.query_one("#note", Static)
         note.display = False
         try:
-            found = await asyncio.to_thread(surroundings, self._data_dir, self._source)
+            found = surroundings_in(self._texts, self._source)
+            if found is None:
+                found = await asyncio.to_thread(surroundings, self._data_dir, self._source)
         except UserError as error:
             note.update(printable(str(error)))
             note.display = True

@@ -5,6 +5,7 @@ from hypothesis import strategies as st
 
 from app.chat.attachments.prompt import compose_prompt, media_of, part_of, split_text
 from app.chat.conversation import Attachment, MediaFile
+from app.protocol.chat import Source
 
 _PNG = MediaFile("a" * 64, "image/png", 5)
 _WAV = MediaFile("b" * 64, "audio/wav", 5)
@@ -33,6 +34,14 @@ def test_pages_say_which_they_are() -> None:
 
 def test_texts_stand_beside_pictures_as_ever() -> None:
     assert compose_prompt("q", [Attachment("n.md", "Soup."), _PHOTO]) == "n.md:\n```\nSoup.\n```\n\nq"
+
+
+def test_of_a_text_that_is_searched_a_line_stands_in_its_place() -> None:
+    searched = Attachment("book.md", "Soup.", detail="900 pages", is_searched=True)
+    source = Source("book.md", "Soup.", 0, 5)
+    place = "book.md, 900 pages, searched: too long to be read whole; passages of it that may answer"
+    assert compose_prompt("q", [searched], [source]).startswith(place)
+    assert compose_prompt("q", [searched], [source]).endswith("[1] book.md\n```\nSoup.\n```\n\nq")
 
 
 _PAGES = "\n\n".join(f"[Page {number}]\n\n{'word ' * 20}".rstrip() for number in range(1, 13))

@@ -102,6 +102,17 @@ def test_pages_can_be_chosen_and_seen(run: Run) -> None:
     assert _text_of(asked) == "paper.pdf, 2 pages: pictures 1 to 2\n\nSum up."
 
 
+def test_of_texts_that_are_searched_passages_are_sent_and_named(run: Run) -> None:
+    asked = run("far", "Where is salt?", "paper.pdf", "photo.png", "--search-files")
+    text = _text_of(asked)
+    assert text.startswith("paper.pdf, 2 pages, searched: too long")
+    assert "[1] paper.pdf, page 2\n```\nSalt\n```\n\nWhere is salt?" in text
+    assert "Soup" not in text
+    assert asked.stderr == "Sources:\n[1] paper.pdf, page 2\n"
+    answer = json.loads(run("far", "Where is salt?", "paper.pdf", "--search-files", "--json").stdout)
+    assert [source["page"] for source in answer["sources"]] == [2]
+
+
 def test_with_a_prompt_option_what_follows_the_model_are_files(run: Run) -> None:
     assert _text_of(run("far", "n.md", "paper.pdf#1", "-p", "Sum up.")).startswith(
         "n.md:\n```\nBoil.\n```\n\npaper.pdf:"

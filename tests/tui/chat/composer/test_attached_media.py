@@ -135,10 +135,10 @@ async def test_of_a_text_that_does_not_fit_a_part_is_chosen(open_app, tmp_path):
     client = ScriptedClient()
     async with open_app(client) as user:
         await attaches(user, "book.md")
-        await user.sees("book.md does not fit: Alt+P offers its parts.", "177 %", "too long")
+        await user.sees("book.md does not fit: Alt+P searches in it, or takes a part.", "177 %", "too long")
         await user.presses("alt+p")
-        await user.sees("Parts of book.md", "1  part 1 of 4: # Chapter 1", "4  part 4 of 4: # Chapter 4")
-        await user.presses("3")
+        await user.sees("What is sent of book.md", "search in it", "part 1 of 4: # Chapter 1", "4 of 4: # Chapter 4")
+        await user.presses("down", "down", "down", "enter")
         await user.sees("[book.md · part 3 of 4 · 905 tokens, 44 % of the context ×]", " + ")
         await user.types("which?")
         await user.presses("enter")
@@ -147,7 +147,50 @@ async def test_of_a_text_that_does_not_fit_a_part_is_chosen(open_app, tmp_path):
     assert "# Chapter 2" not in client.requests[0][0].content
 
 
-async def test_only_a_text_has_parts_and_only_where_it_does_not_fit(open_app):
+async def test_a_text_that_does_not_fit_is_searched_for_each_question(open_app, tmp_path):
+    words = ("soup", "bicycles", "barometers", "whales")
+    pages = [f"# Chapter {n}\n\nOf {word}. " + "word " * 900 for n, word in enumerate(words, start=1)]
+    (tmp_path / "book.md").write_text("\n\n".join(pages))
+    client = ScriptedClient()
+    async with open_app(client) as user:
+        await attaches(user, "book.md")
+        await user.sees("book.md does not fit")
+        await user.presses("alt+p")
+        await user.sees("search in it")
+        await user.presses("enter")
+        await user.sees("[book.md · ", "searched for each question ×]")
+        await user.types("which chapter is of bicycles?")
+        await user.presses("enter")
+        await user.sees("Hello.", "[1] book.md (Chapter 2)")
+        await user.asks("/source 1")
+        await user.sees("Of bicycles", "Y copies the path")
+    asked = client.requests[0][0].content
+    assert asked.startswith("book.md, ")
+    assert "Of bicycles" in asked
+    assert "Of soup" not in asked
+
+
+async def test_a_file_that_is_only_mentioned_is_not_sent_where_it_cannot_fit_and_can_be_searched(open_app, tmp_path):
+    (tmp_path / "book.md").write_text("# Soup\n\n" + "word " * 4000)
+    client = ScriptedClient()
+    async with open_app(client) as user:
+        await user.types("@book.md ")
+        await user.sees("too long")
+        await user.presses("enter")
+        await user.sees("Too long: about", "searches in it")
+        await user.presses("ctrl+u")
+        await user.types("@book.md soup? ")
+        await user.sees("too long")
+        await user.presses("alt+p")
+        await user.sees("search in it")
+        await user.presses("enter")
+        await user.sees("searched for each question ×]")
+        await user.presses("enter")
+        await user.sees("Hello.")
+    assert client.requests[0][0].content.startswith("book.md, 20,008 characters, searched: ")
+
+
+async def test_only_a_text_is_searched_or_has_parts(open_app):
     async with open_app(ScriptedClient(model=SEEING)) as user:
         await attaches(user, "photo.png")
         await user.presses("alt+p")
@@ -155,4 +198,4 @@ async def test_only_a_text_has_parts_and_only_where_it_does_not_fit(open_app):
         await user.presses("ctrl+u")
         await user.pastes("word\n" * 20)
         await user.asks("/part pasted 1")
-        await user.sees("pasted 1 fits as it is.")
+        await user.sees("search in it", "all of it: it fits")
