@@ -146,6 +146,8 @@ async def exchange(chat: ChatState, target: AnswerTarget | None, n_granted: int 
 async def _answer_with_room(chat: ChatState, target: AnswerTarget, *, may_retry: bool = True) -> Events:
     """Make room if the request needs it, and answer; once more where the request did not fit and a summary helps."""
     await chat.offer_tools()
+    for problem in await chat.server_problems():
+        yield Note(problem)
     if chat.may_compact and _may_need_room(target) and is_near(chat, target.parent_id):
         async with aclosing(make_room(chat, target.parent_id)) as summary:
             async for event in summary:

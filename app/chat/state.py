@@ -265,6 +265,15 @@ class ChatState:
             self.offered = tuple(tool.definition for tool in await self.tools.offered(settings))
         self.expect_tools(self.offered)
 
+    async def server_problems(self) -> tuple[str, ...]:
+        """Return why servers that are switched on offer nothing now, such as one that wants a login; each once."""
+        settings = self.offered_settings
+        if self.tools is None or not settings.enabled or template_of(self.conversation.settings.options):
+            return ()
+        wanted = {name.partition("/")[0] for name in settings.enabled}
+        failed = [each for each in await self.tools.servers() if each.state == "failed" and each.name in wanted]
+        return self.new_sentences(*(each.problem for each in failed))
+
     def expect_tools(self, tools: Sequence[Tool], n_tokens: int | None = None) -> None:
         """Note which tools the next request offers, and how many tokens an engine counts for them, if it does."""
         text = json.dumps([encode(tool) for tool in tools]) if tools else ""

@@ -1,13 +1,16 @@
-"""`localllm mcp`: the MCP servers of `mcp.json` listed, added, removed, imported from other programs, and tested."""
+"""`localllm mcp`: the MCP servers of `mcp.json` listed, added, removed, imported, tested, and logged in to."""
 
 from __future__ import annotations
 
 import asyncio
 import os
 import sys
+import threading
 import time
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -30,7 +33,7 @@ _WIDTH_CHARACTERS = 100
 
 @click.group(epilog="Example: localllm mcp add time -- uvx mcp-server-time")
 def mcp() -> None:
-    """List, add, import and test MCP servers, whose tools a chat can use.
+    """List, add, import, test and log in to MCP servers, whose tools a chat can use.
 
     Servers are listed in mcp.json beside the settings file, in the format of Cursor and Claude Desktop. Their tools
     are off until you enable them in a chat with /tools, and each call asks first.
@@ -106,9 +109,75 @@ def add(
 def remove(name: str) -> None:
     """Remove the server NAME from mcp.json."""
     from app.tools.mcp.config import mcp_file
+    from app.tools.mcp.logins import LoginFile
 
     mcp_file().remove(name)
+    LoginFile(name).remove()
     click.echo(f"Removed {printable_line(name)}.")
+
+
+@mcp.command()
+@click.argument("name")
+@click.option("--no-browser", is_flag=True, help="Only print the address to open.")
+@options("wants_json")
+def login(name: str, *, no_browser: bool, wants_json: bool) -> None:
+    """Log in to the server NAME in your browser, and keep the login.
+
+    Where the browser runs on another machine, paste the address at which it ended: it begins with http://127.0.0.1.
+    """
+    from app.tools.mcp.logins import log_in
+
+    server = _server(name)
+
+    async def logged_in() -> _Trial:
+        await log_in(server.config, partial(_show_address, opens_browser=not no_browser), _pasted_line)
+        return await _tried(server)
+
+    trial = asyncio.run(logged_in())
+    lines = [f"Logged in to {printable_line(server.config.name)}.", *trial.lines()]
+    print_result(trial.as_json(), lines, wants_json=wants_json)
+    if trial.status.state == "failed":
+        raise click.exceptions.Exit(1)
+
+
+@mcp.command()
+@click.argument("name")
+@options("wants_json")
+def logout(name: str, *, wants_json: bool) -> None:
+    """Forget the login to the server NAME; a server that is no longer in mcp.json too."""
+    from app.tools.mcp.logins import LoginFile
+
+    was_logged_in = LoginFile(name).remove()
+    text = f"Logged out of {name}." if was_logged_in else f"There was no login to {name}."
+    print_result({"server": name, "was_logged_in": was_logged_in}, [printable_line(text)], wants_json=wants_json)
+
+
+async def _show_address(url: str, *, opens_browser: bool) -> None:
+    """Print where to log in, and open it where there is a browser with windows of its own."""
+    import webbrowser
+
+    click.echo(f"Log in here: {printable_line(url)}", err=True)
+    has_windows = sys.platform in ("win32", "darwin") or os.environ.get("DISPLAY") or os.environ.get("WAYLAND_DISPLAY")
+    if opens_browser and has_windows and not os.environ.get("SSH_CONNECTION"):
+        await asyncio.to_thread(webbrowser.open, url)
+
+
+async def _pasted_line() -> str:
+    """Return the first line that the person types; waits for ever where there is no terminal."""
+    loop = asyncio.get_running_loop()
+    line: asyncio.Future[str] = loop.create_future()
+
+    def take(text: str) -> None:
+        if not line.done():
+            line.set_result(text)
+
+    def read() -> None:
+        with suppress(RuntimeError, OSError):  # the loop ended before the person typed
+            loop.call_soon_threadsafe(take, sys.stdin.readline())
+
+    if sys.stdin is not None and sys.stdin.isatty():
+        threading.Thread(target=read, daemon=True).start()  # nothing ends a read: the process does not wait for it
+    return await line
 
 
 @mcp.command("import")
@@ -144,6 +213,14 @@ def import_servers(*, assume_yes: bool, wants_json: bool) -> None:
 @options("wants_json")
 def test(name: str, *, wants_json: bool) -> None:
     """Start the server NAME, list its tools, and report how long that took."""
+    trial = asyncio.run(_tried(_server(name)))
+    print_result(trial.as_json(), trial.lines(), wants_json=wants_json)
+    if trial.status.state == "failed":
+        raise click.exceptions.Exit(1)
+
+
+def _server(name: str) -> McpServer:
+    """Return the server that is called so in mcp.json or by models. Raises UsageError."""
     from app.tools.mcp.config import mcp_file
     from app.tools.mcp.server import mcp_servers
 
@@ -151,10 +228,7 @@ def test(name: str, *, wants_json: bool) -> None:
     server = next((each for each in mcp_servers() if name in (each.config.name, each.name)), None)
     if server is None:
         raise UsageError(f"There is no server {name!r}, or it is disabled.", "See `localllm mcp list --no-start`.")
-    trial = asyncio.run(_tried(server))
-    print_result(trial.as_json(), trial.lines(), wants_json=wants_json)
-    if trial.status.state == "failed":
-        raise click.exceptions.Exit(1)
+    return server
 
 
 @dataclass(frozen=True, slots=True)

@@ -41,6 +41,7 @@ class ToolError(UserError):
 DEFAULT_TIMEOUT_S = 60.0
 _MAX_TIMEOUT_S = 86_400.0
 _MAX_NAME_CHARACTERS = 64
+_MAX_PORT = 65_535
 _TRANSPORTS: Mapping[str, Literal["", "http", "sse"]] = {
     "": "",
     "http": "http",
@@ -63,12 +64,23 @@ class StdioLaunch:
 
 
 @dataclass(frozen=True, slots=True)
+class OAuthClient:
+    """The client that a login uses, where a server registers none by itself, and the port of loopback to which the
+    browser is sent at its end (0: any that is free)."""
+
+    client_id: str = ""
+    client_secret: str = field(default="", repr=False)
+    callback_port: int = 0
+
+
+@dataclass(frozen=True, slots=True)
 class HttpLaunch:
     """An address that speaks the protocol; `transport` is "" where the file does not say which way."""
 
     url: str
     headers: Mapping[str, str] = field(default_factory=dict)
     transport: Literal["", "http", "sse"] = ""
+    oauth: OAuthClient = OAuthClient()
 
 
 Launch = StdioLaunch | HttpLaunch
@@ -104,6 +116,9 @@ def launch_entry(launch: Launch, *, timeout_s: float = DEFAULT_TIMEOUT_S) -> dic
         entry = {"type": launch.transport} if launch.transport else {}
         entry |= {"url": launch.url}
         entry |= {"headers": dict(launch.headers)} if launch.headers else {}
+        values = (launch.oauth.client_id, launch.oauth.client_secret, launch.oauth.callback_port)
+        oauth = {key: value for key, value in zip(OAUTH_KEYS, values, strict=True) if value}
+        entry |= {"oauth": oauth} if oauth else {}
     return entry | ({} if timeout_s == DEFAULT_TIMEOUT_S else {"timeout_s": timeout_s})
 
 
@@ -156,7 +171,20 @@ def _http(entry: Mapping[str, Any]) -> HttpLaunch:
     for header in headers:
         if not _HEADER_NAME.fullmatch(header):
             raise _EntryError(f"{header!r} is not a header name.")
-    return HttpLaunch(url, headers, _TRANSPORTS[kind])
+    return HttpLaunch(url, headers, _TRANSPORTS[kind], _oauth(entry))
+
+
+OAUTH_KEYS = ("clientId", "clientSecret", "callbackPort")  # as Claude Code writes them
+
+
+def _oauth(entry: Mapping[str, Any]) -> OAuthClient:
+    values = entry.get("oauth") or {}
+    if not isinstance(values, Mapping):
+        raise _EntryError(f"Its `oauth` must be an object with {', '.join(OAUTH_KEYS)}.")
+    port = values.get("callbackPort", 0)
+    if not isinstance(port, int) or isinstance(port, bool) or not 0 <= port <= _MAX_PORT:
+        raise _EntryError("Its `callbackPort` must be the number of a port.")
+    return OAuthClient(_text(values, "clientId"), _text(values, "clientSecret"), port)
 
 
 def _text(entry: Mapping[str, Any], name: str) -> str:
@@ -197,7 +225,9 @@ def expanded(launch: Launch, environment: Mapping[str, str]) -> Launch:
         return {name: text(value) for name, value in values.items()}
 
     if isinstance(launch, HttpLaunch):
-        return replace(launch, url=text(launch.url), headers=table(launch.headers))
+        oauth = launch.oauth
+        oauth = replace(oauth, client_id=text(oauth.client_id), client_secret=text(oauth.client_secret))
+        return replace(launch, url=text(launch.url), headers=table(launch.headers), oauth=oauth)
     args = tuple(map(text, launch.args))
     return StdioLaunch(text(launch.command), args, table(launch.env), text(launch.cwd))
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from app.tools.mcp.config import ServerConfig, config_of, load_json
+from app.tools.mcp.config import OAUTH_KEYS, ServerConfig, config_of, load_json
 from quantizer.system.errors import UserError
 from quantizer.system.files import explained, open_regular, read_at_most
 
@@ -134,7 +134,9 @@ def _in_our_form(raw: object) -> dict[str, Any]:
         }
     if "url" not in values and "serverUrl" in values:  # Windsurf
         values["url"] = values["serverUrl"]
-    known = ("command", "args", "env", "cwd", "type", "url", "headers")
+    if isinstance(values.get("oauth"), Mapping):
+        values["oauth"] = {key: value for key, value in values["oauth"].items() if key in OAUTH_KEYS}
+    known = ("command", "args", "env", "cwd", "type", "url", "headers", "oauth")
     return {key: values[key] for key in known if values.get(key) not in (None, "", {}, [])}
 
 

@@ -122,7 +122,7 @@ class McpServer:
                 link.stopped_call_at = link.connection.n_received
                 raise
             except RefusedError as error:
-                return ToolOutput(self._with_refusals(error.cause), is_error=True, detail="refused by the server")
+                return ToolOutput(self._with_refusals(str(error)), is_error=True, detail="refused by the server")
             except ConnectionEndedError as error:
                 reason = await self._lifecycle.why_ended(link)
                 raise ToolError(

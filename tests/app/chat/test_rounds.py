@@ -7,7 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from app.chat.conversation import ChatSettings, Message, MessageContent, MessageState
-from app.chat.events import ChatEvent
+from app.chat.events import ChatEvent, Note
 from app.chat.rounds import RoundLimitError
 from app.chat.session import OpenChat
 from app.chat.store.chat_store import ChatStore
@@ -16,7 +16,7 @@ from app.protocol.status import Occupancy
 from app.tools.approval import Decision, ToolSettings
 from app.tools.tool import ToolOutcome, ToolOutput, ToolProgress
 from quantizer.gguf.gguf_reader import ModelFileError
-from quantizer.system.errors import EngineError, StorageError
+from quantizer.system.errors import EngineError, StorageError, UserError
 from tests.app.chat.tool_chats import (
     TOOLS,
     WRITTEN,
@@ -32,7 +32,7 @@ from tests.app.chat.tool_chats import (
     until,
 )
 from tests.app.client.scripted_client import COMPLETED, READY, ScriptedClient, ScriptedReply
-from tests.app.tools.fake import ScriptedCall
+from tests.app.tools.fake import FakeToolBackend, FakeToolServer, ScriptedCall
 
 __all__ = ["unbatched"]
 
@@ -69,6 +69,22 @@ async def test_a_chat_with_a_prompt_template_offers_none():
         chat.conversation.settings = ChatSettings(options={"template": "chatml"}, tools=TOOLS)
         await ask(chat)
     assert (client.options[0].tools, len(client.prompts)) == ((), 1)
+
+
+async def test_a_server_that_is_switched_on_and_fails_is_said_once():
+    error = UserError("It answers 401.", "Log in: localllm mcp login fake")
+    backend = FakeToolBackend(FakeToolServer(start_error=error))
+    async with opened_chat(ScriptedClient(said("Hello."), said("Again.")), backend) as chat:
+        notes = []
+
+        async def draw(event: ChatEvent) -> None:
+            notes.extend([event.text] if isinstance(event, Note) else [])
+
+        chat.view = draw
+        await ask(chat)
+        await ask(chat)
+        assert notes == [str(error)]
+        assert chat.conversation.branch[-1].content == "Again."
 
 
 async def test_every_round_is_on_the_disk_and_read_again(tmp_path: Path):

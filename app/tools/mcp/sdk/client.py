@@ -24,7 +24,18 @@ from app.common.terminal import printable_line
 from app.tools.mcp.config import Launch, ServerConfig, StdioLaunch, ToolError, expanded
 from app.tools.mcp.connection import Connection, ConnectionEndedError, Observer, RefusedError, ServerInfo
 from app.tools.mcp.listing import MAX_LISTED
-from app.tools.mcp.sdk.transports import MAX_TEXT, Watch, explained_http, http, sse, stdio, watched
+from app.tools.mcp.logins import LoginFile, login_command
+from app.tools.mcp.sdk.oauth import StoredLogin
+from app.tools.mcp.sdk.transports import (
+    MAX_TEXT,
+    REFUSED_STATUSES,
+    Watch,
+    explained_http,
+    http,
+    sse,
+    stdio,
+    watched,
+)
 from app.tools.tool import ToolProgress
 from quantizer.system.errors import UserError
 
@@ -46,9 +57,9 @@ async def connect(config: ServerConfig, observer: Observer) -> AsyncIterator[Con
     launch = expanded(config.launch, os.environ)
     async with AsyncExitStack() as stack:
         try:
-            connection = await _entered(stack, launch, observer, "legacy")
+            connection = await _entered(stack, config.name, launch, observer, "legacy")
         except _OtherProtocolError:
-            connection = await _entered(stack, launch, observer, "auto")
+            connection = await _entered(stack, config.name, launch, observer, "auto")
         yield connection
 
 
@@ -56,20 +67,30 @@ class _OtherProtocolError(ToolError):
     """The server does not know the handshake of the protocols up to 2025."""
 
 
-async def _entered(stack: AsyncExitStack, launch: Launch, observer: Observer, mode: str) -> Connection:
-    watch = Watch(observer)
+async def _entered(stack: AsyncExitStack, name: str, launch: Launch, observer: Observer, mode: str) -> Connection:
     if isinstance(launch, StdioLaunch):
+        watch = Watch(observer)
         return await stack.enter_async_context(connect_to(stdio(launch, watch), watch, mode))
+    if any(header.lower() == "authorization" for header in launch.headers):
+        login, remedy = None, "Put its token into `headers` in mcp.json."
+    else:
+        login = StoredLogin(launch.url, LoginFile(name))
+        remedy = f"Log in: {login_command(name)}"
+
+    def new_watch() -> Watch:
+        return Watch(observer, remedy, lambda: login.problem if login is not None else "")
+
+    watch = new_watch()
     if launch.transport == "sse":
-        return await stack.enter_async_context(connect_to(sse(launch, watch), watch, mode))
+        return await stack.enter_async_context(connect_to(sse(launch, watch, login), watch, mode))
     try:
-        return await stack.enter_async_context(connect_to(http(launch, watch), watch, mode))
+        return await stack.enter_async_context(connect_to(http(launch, watch, login), watch, mode))
     except ToolError as error:
         if launch.transport or watch.http_status not in _NO_STREAMABLE_HTTP:
             raise
-        watch = Watch(observer)
+        watch = new_watch()
         try:
-            return await stack.enter_async_context(connect_to(sse(launch, watch), watch, "legacy"))
+            return await stack.enter_async_context(connect_to(sse(launch, watch, login), watch, "legacy"))
         except ToolError:
             raise error from None
 
@@ -232,6 +253,9 @@ class _SdkConnection:
             if (error.code, error.error.message) in _ENDED:
                 self._watch.ended.set()
                 raise ConnectionEndedError(f"It ended: {await self._watch.reason()}.") from error
+            if self._watch.http_status in REFUSED_STATUSES:  # such as a login that ended meanwhile
+                cause, remedy = self._watch.refusal(self._watch.http_status)
+                raise RefusedError(f"The server {cause}.", remedy) from error
             raise RefusedError(f"The server answers: {printable_line(error.error.message[:MAX_TEXT])}") from error
         except (ValidationError, RuntimeError) as error:
             cause = printable_line(str(error)[:MAX_TEXT])

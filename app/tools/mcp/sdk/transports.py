@@ -56,8 +56,10 @@ for _name in ("mcp", "client", "httpx2"):  # without a handler they would write 
 class Watch:
     """What passes over a connection, and why it ended ("" while it runs)."""
 
-    def __init__(self, observer: Observer) -> None:
+    def __init__(self, observer: Observer, remedy: str = "", login_problem: Callable[[], str] = str) -> None:
         self.observer = observer
+        self._remedy = remedy  # of a server that wants to know who asks
+        self._login_problem = login_problem
         self.n_received = 0
         self.problem = ""
         self.ended = anyio.Event()
@@ -72,6 +74,11 @@ class Watch:
         self._n_logged += 1
         if self._n_logged <= _MAX_LOGGED_LINES:
             self.observer.log(text[:MAX_TEXT])
+
+    def refusal(self, status: int) -> tuple[str, str]:
+        """Return the cause and the remedy where a server refuses who asks."""
+        problem = self._login_problem()
+        return f"answers {status}: {problem or 'it wants to know who asks'}", self._remedy
 
     def sent(self) -> None:
         self._n_unasked = 0
@@ -244,31 +251,33 @@ def read_message(line: bytes) -> SessionMessage | None:
 
 
 @asynccontextmanager
-async def http(launch: HttpLaunch, watch: Watch) -> AsyncGenerator[Any, None]:
+async def http(launch: HttpLaunch, watch: Watch, auth: httpx2.Auth | None = None) -> AsyncGenerator[Any, None]:
     """Yield the streams of the messages of a URL that takes and gives them by HTTP."""
     async with (
-        http_client(launch.url, launch.headers, watch) as client,
+        http_client(launch.url, launch.headers, watch, auth) as client,
         streamable_http_client(launch.url, http_client=client, max_sse_event_size=MAX_MESSAGE_BYTES) as streams,
     ):
         yield streams
 
 
 @asynccontextmanager
-async def sse(launch: HttpLaunch, watch: Watch) -> AsyncGenerator[Any, None]:
+async def sse(launch: HttpLaunch, watch: Watch, own_auth: httpx2.Auth | None = None) -> AsyncGenerator[Any, None]:
     """Yield the streams of the messages of a URL of the protocol before streamable HTTP."""
 
     def client(headers: Any = None, timeout: Any = None, auth: Any = None) -> Any:  # noqa: ARG001
-        return http_client(launch.url, {**launch.headers, **(headers or {})}, watch)
+        return http_client(launch.url, {**launch.headers, **(headers or {})}, watch, own_auth)
 
     async with sse_client(launch.url, httpx_client_factory=client) as streams:
         yield streams
 
 
 _TIMEOUT = httpx2.Timeout(30.0, read=300.0)  # seconds; a call's own limit is shorter
-_UNAUTHORIZED, _FORBIDDEN = 401, 403
+REFUSED_STATUSES = (401, 403)
 
 
-def http_client(url: str, headers: Mapping[str, str], watch: Watch) -> httpx2.AsyncClient:
+def http_client(
+    url: str, headers: Mapping[str, str], watch: Watch, auth: httpx2.Auth | None = None
+) -> httpx2.AsyncClient:
     """Return a client for `url` whose answers are not compressed and have a largest size; events are bounded by the
     SDK. Raises UsageError where the environment names certificates that cannot be read."""
 
@@ -277,18 +286,19 @@ def http_client(url: str, headers: Mapping[str, str], watch: Watch) -> httpx2.As
 
     verify = tls_context() if url.startswith("https:") else no_tls()
     return httpx2.AsyncClient(
-        transport=_BoundedTransport(httpx2.AsyncHTTPTransport(verify=verify)),
+        transport=BoundedTransport(httpx2.AsyncHTTPTransport(verify=verify)),
         headers={"accept-encoding": "identity", **headers},
         timeout=_TIMEOUT,
         event_hooks={"response": [note]},
+        auth=auth,
     )
 
 
 def explained_http(error: BaseException, watch: Watch) -> tuple[str, str]:
     """Return the cause and the remedy of what went wrong on the way to a server."""
     code = error.response.status_code if isinstance(error, httpx2.HTTPStatusError) else watch.http_status
-    if code in (_UNAUTHORIZED, _FORBIDDEN):
-        return f"answers {code}: it wants to know who asks", "Put its token into `headers` in mcp.json."
+    if code in REFUSED_STATUSES:
+        return watch.refusal(code)
     if isinstance(error, httpx2.ConnectError):
         return f"cannot be reached: {error}", "Start it, or correct its `url` in mcp.json."
     if isinstance(error, httpx2.HTTPError):
@@ -296,7 +306,7 @@ def explained_http(error: BaseException, watch: Watch) -> tuple[str, str]:
     return (f"answers {code}" if code >= 400 else "does not speak the protocol"), "Correct its `url` in mcp.json."
 
 
-class _BoundedTransport(httpx2.AsyncBaseTransport):
+class BoundedTransport(httpx2.AsyncBaseTransport):
     """Passes requests on, and ends an answer that is compressed or too large."""
 
     def __init__(self, inner: httpx2.AsyncBaseTransport) -> None:

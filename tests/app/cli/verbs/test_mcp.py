@@ -107,6 +107,31 @@ def test_a_server_is_tested_with_times(mcp: Callable[..., Any]) -> None:
     assert mcp("test", "dead").status == 1
 
 
+def test_a_login_is_for_a_server_that_is_reached_by_an_address(mcp: Callable[..., Any], tmp_path: Path) -> None:
+    from app.tools.mcp.logins import Login, LoginFile
+
+    mcp("add", "fine", "--", *COMMAND)
+    assert "no server 'other'" in mcp("login", "other").err
+    assert "It is a program" in mcp("login", "fine").err
+    assert mcp("logout", "fine").out == "There was no login to fine.\n"
+    kept = LoginFile("web", tmp_path / "mcp-logins")
+    mcp("add", "web", "https://h/mcp")
+    kept.write(Login("https://h/mcp", "token"))
+    assert mcp("logout", "web", "--json").json == {"server": "web", "was_logged_in": True}
+    assert not kept.path.exists()
+    kept.write(Login("https://h/mcp", "token"))
+    mcp("remove", "web")
+    assert not kept.path.exists()
+
+
+@needs_mcp
+def test_a_login_says_where_and_how_it_ended(mcp: Callable[..., Any]) -> None:
+    mcp("add", "web", "http://127.0.0.1:9/mcp")
+    ended = mcp("login", "web", "--no-browser")
+    assert ended.status != 0
+    assert "No login to the MCP server web. Its login cannot be reached" in ended.err
+
+
 def test_a_disabled_server_is_listed_and_not_started(mcp: Callable[..., Any], tmp_path: Path) -> None:
     entry = {"command": "no-such-command", "disabled": True}
     (tmp_path / "mcp.json").write_text(json.dumps({"mcpServers": {"a": entry}}), encoding="utf-8")

@@ -13,6 +13,7 @@ import pytest
 from app.tools.mcp.config import (
     HttpLaunch,
     McpFile,
+    OAuthClient,
     StdioLaunch,
     ToolError,
     config_of,
@@ -29,6 +30,7 @@ LAUNCHES = (
     StdioLaunch("server"),
     HttpLaunch("https://example.org/mcp", {"Authorization": "Bearer ${TOKEN}"}, "http"),
     HttpLaunch("${URL}", {}, "sse"),
+    HttpLaunch("https://example.org/mcp", oauth=OAuthClient("mine", "${SECRET}", 8400)),
 )
 
 
