@@ -188,7 +188,7 @@ class DraftActions:
         it: by a longer context, or by a summary of what was said before."""
         draft, forecast = self._foreseen  # which the composer has no longer
         state = self._view.connection.state
-        if draft.content.strip() != question.content.strip() or len(draft.attachments) != len(question.attachments):
+        if draft.content.strip() != question.content.strip() or draft.attachments != question.attachments:
             return ""
         if forecast is None or not forecast.is_too_long or state.can_grow:
             return ""
