@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import tomllib
 from collections.abc import Iterable, Mapping
 from functools import cache
@@ -22,6 +23,7 @@ from app.chat.store.database import storable
 from quantizer.system.errors import UsageError
 from quantizer.system.files import PRIVATE_FILE, explained, open_regular, private_folder, read_regular, write_atomically
 
+VARIABLE = re.compile(r"\{\{[^{}\n]*\}\}")  # a placeholder in a text of the library
 _FILE_NAME = "presets.toml"
 _SYSTEM = "system"
 MAX_PROMPT_BYTES = 64 * 1024

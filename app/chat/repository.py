@@ -242,10 +242,12 @@ class _InMemoryWriter:
 
 class SqliteChatRepository:
     """The repository over chats.db. An async context manager; leaving it waits until every message is on the disk.
-    With a `cache_dir`, the first opening of a chat deletes what services saved there of chats after their deletion."""
+    With a `cache_dir`, the first opening of a chat deletes what services saved there of chats after their deletion. A
+    window that `has_drafts` stores unsent text: that of a new chat is its first question, once that is asked."""
 
-    def __init__(self, data_dir: Path, cache_dir: Path | None = None) -> None:
+    def __init__(self, data_dir: Path, cache_dir: Path | None = None, *, has_drafts: bool = True) -> None:
         self._data_dir = data_dir
+        self.has_drafts = has_drafts
         self._untidy_cache_dir = cache_dir
         self._opened: StoreThread | None = None
         self._n_writers = 0
@@ -338,7 +340,9 @@ class SqliteChat:
 
     async def prepare(self, question: str, model: str, settings: ChatSettings) -> None:
         async with self._repository.prepare_lock:
-            self._chat = await self._thread.do(partial(_prepare, self.id, question, model, settings))
+            self._chat = await self._thread.do(
+                partial(_prepare, self.id, question, model, settings, self._repository.has_drafts)
+            )
 
     async def add_message(self, parent_id: int | None, message: MessageContent) -> Message:
         chat_id, is_marked = self._prepared_id, self._is_answering
@@ -439,10 +443,13 @@ def _read(chat_id: int | None, store: ChatStore) -> tuple[Transcript, frozenset[
     return (store.transcripts.read(chat.id), store.writers.of_chat(chat.id)) if chat else None
 
 
-def _prepare(chat_id: int | None, question: str, model: str, settings: ChatSettings, store: ChatStore) -> Chat:
+def _prepare(
+    chat_id: int | None, question: str, model: str, settings: ChatSettings, has_drafts: bool, store: ChatStore
+) -> Chat:
     """Return the chat, created if there was none, with the model and settings of this exchange."""
     if chat_id is None:
-        store.drafts.save(None)  # the draft is the question now
+        if has_drafts:
+            store.drafts.save(None)  # the draft is the question now
         return store.chats.create(title=provisional_title(question), model=model, settings=settings)
     chat = store.chats.get(chat_id)
     if chat.settings != settings:

@@ -30,6 +30,7 @@ TOPICS = {
     "api": "The API: what clients notice",
     "batch": "Answer a file of requests",
     "agents": "Coding agents",
+    "editors": "Editors that drive a chat: Zed, toad (ACP)",
     "clients": "Other programs, and what sets each up",
     "tune": "Tune and benchmark",
     "settings": "Every setting, and the options of jobs",

@@ -5,19 +5,28 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 from functools import partial
+from typing import TYPE_CHECKING
 
 from app.settings.parsing import parse_variable_names
 from app.settings.settings import Settings
 from app.tools.approval import ToolSettings
 from app.tools.backend import CallRequest, FinishedCall, ToolBackend
-from app.tools.tool import FileChange, ServerStatus, ServerTool
+from app.tools.tool import FileChange, OpenBuffers, ServerStatus, ServerTool
+
+if TYPE_CHECKING:
+    from app.tools.mcp.config import ServerConfig
 
 
 class LazyTools:
-    """A `ToolBackend` with the built-in servers and those of `mcp.json`, for a window with these settings."""
+    """A `ToolBackend` with the built-in servers and those of `mcp.json`, for a window with these settings. An editor
+    adds MCP servers that it has `given`, and its `buffers`."""
 
-    def __init__(self, settings: Settings) -> None:
+    def __init__(
+        self, settings: Settings, given: Sequence[ServerConfig] = (), buffers: OpenBuffers | None = None
+    ) -> None:
         self._settings = settings
+        self._given = given
+        self._buffers = buffers
         self._made: ToolBackend | None = None
         self._one_at_a_time = asyncio.Lock()
 
@@ -41,22 +50,23 @@ class LazyTools:
     async def _backend(self) -> ToolBackend:
         async with self._one_at_a_time:
             if self._made is None:
-                self._made = await asyncio.to_thread(_make, self._settings)
+                self._made = await asyncio.to_thread(_make, self._settings, self._given, self._buffers)
             return self._made
 
 
-def _make(settings: Settings) -> ToolBackend:
+def _make(settings: Settings, given: Sequence[ServerConfig], buffers: OpenBuffers | None) -> ToolBackend:
     from app.client.launcher import running_service
     from app.tools.builtin.servers import tool_runner
     from app.tools.mcp.server import mcp_servers
 
     return tool_runner(
         settings.data_dir,
-        mcp_servers(),
+        mcp_servers(given=given),
         parse_variable_names(settings.command_variables),
         # Answers of another engine have no service of this user beside them.
         None if settings.connect else partial(running_service, settings),
         settings.reranker,
         settings.web_search,
         settings.web_search_key,
+        buffers,
     )

@@ -205,6 +205,17 @@ class CallContext:
     max_characters: int = MAX_CHARACTERS
 
 
+class OpenBuffers(Protocol):
+    """Files as an editor has them open, which may differ from the disk. Paths are resolved."""
+
+    async def read(self, path: Path) -> str | None:
+        """Return the text of a file, its lines ended by newlines or as on the disk; None where the editor does not give
+        it."""
+
+    async def write(self, path: Path, text: str) -> bool:
+        """Give a file another text, and save it; return False where the editor does not do that."""
+
+
 class ToolServer(Protocol):
     """A set of tools under one name. Cancelling a call stops what it does. Each method raises UserError: for a server
     that cannot be started or died, and for arguments that are not valid."""

@@ -13,6 +13,7 @@ from textual.worker import Worker
 
 from app.chat.branches import RemovedMessages, TranscriptEntry
 from app.chat.conversation import MessageContent, searched_texts
+from app.chat.presets import VARIABLE
 from app.chat.session import ANSWERED_ELSEWHERE, OpenChat, joined
 from app.chat.settings_editor import SettingsEditor
 from app.chat.steps import undone_text
@@ -24,7 +25,6 @@ from quantizer.system.errors import StorageError, UsageError
 from quantizer.system.files import is_file
 from tui.chat.composer.composer import Composer
 from tui.chat.composer.prompt_input import PromptInput
-from tui.chat.composer.templates import VARIABLE
 from tui.chat.notices import OtherQuestions
 from tui.chat.tools.calls import ApprovalPanel
 from tui.chat.transcript.transcript import Transcript

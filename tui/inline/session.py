@@ -38,7 +38,7 @@ def run_inline(options: ChatOptions) -> None:
     connection = ServiceConnection(local_service(settings), settings.model, settings.when_unfit)
     with LoopThread() as loop, exit_on_signals():
         if options.is_saved:
-            stored = SqliteChatRepository(settings.data_dir, settings.cache_dir)
+            stored = SqliteChatRepository(settings.data_dir, settings.cache_dir, has_drafts=False)
             with loop.within(stored) as repository, loop.within(connection):
                 InlineSession(options, loop, connection, repository).run()
         else:

@@ -20,7 +20,7 @@ from app.chat.store import writers
 from app.chat.store.attachment_files import FOLDER_NAME, AttachmentFiles, use_in_draft
 from app.chat.store.database import SCHEMA, attachments_json, attachments_of, chat_columns, insert, now_ms, storable
 from app.chat.store.search import Search
-from app.chat.store.tables import PURGE_AFTER_MS, Chats, Messages, insert_message, touch
+from app.chat.store.tables import PURGE_AFTER_MS, Chats, Messages, Sessions, insert_message, touch
 from app.chat.store.writers import Writers
 from app.common.database import Database
 from app.common.event_log import log_event
@@ -121,6 +121,7 @@ class ChatStore:
         self.transcripts = Transcripts(self._database, self.chats, self.messages, self.writers)
         self.search = Search(self._database)
         self.drafts = Drafts(self._database)
+        self.sessions = Sessions(self._database)
         self.files = AttachmentFiles(self._database, data_dir / FOLDER_NAME)
         self.file_history = FileHistory(data_dir / file_history.FOLDER_NAME)
 

@@ -150,6 +150,15 @@ _WRITERS = (
 # Passages of the person's documents that are sent with a question.
 _SOURCES = ("ALTER TABLE messages ADD COLUMN sources TEXT NOT NULL DEFAULT '[]'",)
 
+# The names by which editors know chats that they began: `app.acp`.
+_SESSIONS = (
+    """CREATE TABLE sessions (
+        id TEXT PRIMARY KEY,
+        chat_id INTEGER NOT NULL REFERENCES chats (id) ON DELETE CASCADE
+    ) STRICT, WITHOUT ROWID""",
+    "CREATE INDEX sessions_of_chat ON sessions (chat_id)",
+)
+
 STEPS: tuple[tuple[str, ...], ...] = (
     (*_CHATS, *_word_index("messages", "content"), *_word_index("chats", "title")),
     _DRAFTS,
@@ -158,6 +167,7 @@ STEPS: tuple[tuple[str, ...], ...] = (
     _TOOL_CALLS,
     _WRITERS,
     _SOURCES,
+    _SESSIONS,
 )
 
 

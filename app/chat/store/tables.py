@@ -207,6 +207,32 @@ _BELOW = """WITH RECURSIVE below (id) AS (
 )"""
 
 
+class Sessions:
+    """The names by which editors know the chats that they began."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+
+    def keep(self, session_id: str, chat_id: int) -> None:
+        """Store that a session is a chat."""
+        with self._database.writing() as connection:
+            values = (storable(session_id), chat_id)
+            connection.execute("INSERT OR REPLACE INTO sessions (id, chat_id) VALUES (?, ?)", values)
+
+    def chat_of(self, session_id: str) -> int | None:
+        """Return the id of a session's chat, which may be deleted; None for an unknown one."""
+        with self._database.reading() as connection:
+            values = (storable(session_id),)
+            row = connection.execute("SELECT chat_id FROM sessions WHERE id = ?", values).fetchone()
+        return None if row is None else int(row["chat_id"])
+
+    def of_chats(self, chat_ids: Collection[int]) -> dict[int, str]:
+        """Return the newest session of each chat that has one."""
+        with self._database.reading() as connection:
+            rows = connection.execute("SELECT id, chat_id FROM sessions").fetchall()
+        return {int(row["chat_id"]): str(row["id"]) for row in rows if row["chat_id"] in chat_ids}
+
+
 class Messages:
     """The table of messages. Raises StorageError for a missing chat or parent, and for an attachment that is not kept
     (`app.chat.store.attachment_files`)."""

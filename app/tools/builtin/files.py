@@ -7,10 +7,11 @@ about paths are in `folders`, the disk is `app.tools.file_access` and `app.tools
 from __future__ import annotations
 
 import asyncio
+import hashlib
 import json
 from collections import OrderedDict
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +22,16 @@ from app.tools.builtin.folder_search import TIMEOUT_S, Place, list_folder, searc
 from app.tools.builtin.folders import Folders, PathRefusedError
 from app.tools.file_access import MAX_FILE_BYTES, FileState, file_state
 from app.tools.file_history import FileHistory
-from app.tools.tool import CallContext, Effect, FixedServer, Preview, ServerTool, ToolOutput
+from app.tools.tool import (
+    CallContext,
+    Effect,
+    FileChange,
+    FixedServer,
+    OpenBuffers,
+    Preview,
+    ServerTool,
+    ToolOutput,
+)
 from quantizer.system.errors import StorageError
 from quantizer.system.files import explained
 
@@ -32,7 +42,9 @@ _NOT_KEPT = f"[The file has {_TOO_LARGE}: what it holds is not kept, and this ca
 
 @dataclass(frozen=True, slots=True)
 class _Write:
-    """A write as it was shown: the resolved path, how it is called, the file before, and what it will hold."""
+    """A write as it was shown: the resolved path, how it is called, the file before, and what it will hold, also as the
+    text `after`, which an editor can write where it `is_plain` UTF-8. Of a file that `is_unsaved` in an editor, `state`
+    has the content of its buffer."""
 
     path: Path
     shown: str
@@ -40,6 +52,9 @@ class _Write:
     content: bytes
     summary: str
     text: str
+    after: str
+    is_unsaved: bool
+    is_plain: bool
 
     @property
     def is_kept(self) -> bool:
@@ -48,18 +63,21 @@ class _Write:
 
 class FileServer(FixedServer):
     """A `ToolServer` for the files in the folders of a chat; what it overwrites is kept in `history`. It writes none in
-    `own_folders`, those of localllm."""
+    `own_folders`, those of localllm. Of a text that an editor has in its `buffers`, the buffer is read and written."""
 
-    def __init__(self, history: FileHistory, own_folders: Sequence[Path] = ()) -> None:
+    def __init__(
+        self, history: FileHistory, own_folders: Sequence[Path] = (), buffers: OpenBuffers | None = None
+    ) -> None:
         super().__init__(SERVER, FILE_TOOLS)
         self._history = history
+        self._buffers = buffers
         self._own_folders = tuple(own_folders)
         self._previewed: OrderedDict[str, _Write] = OrderedDict()
 
     async def preview(self, tool: ServerTool, arguments: Mapping[str, Any], context: CallContext) -> Preview:
         """Return what a call would do: of a write its difference. Raises UserError for one that is not possible."""
         if tool in (WRITE_FILE, EDIT_FILE):
-            write = await asyncio.to_thread(self._planned, tool, arguments, context)
+            write = await self._planned_with_buffer(tool, arguments, context)
             self._previewed[_key(tool, arguments, context)] = write
             while len(self._previewed) > _MAX_PREVIEWED:
                 self._previewed.popitem(last=False)
@@ -75,7 +93,8 @@ class FileServer(FixedServer):
         if tool in (WRITE_FILE, EDIT_FILE):
             return await self._write(tool, arguments, context)
         if tool == READ_FILE:
-            return await asyncio.to_thread(_read, arguments, context)
+            buffer = await self._buffer(_place(arguments, context).top)
+            return await asyncio.to_thread(_read, arguments, context, buffer)
         place, has_ignored = _place(arguments, context), bool(arguments.get("include_ignored"))
         if tool == LIST_FOLDER:
             return await list_folder(place, int(arguments.get("depth", 1)), has_ignored=has_ignored)
@@ -92,12 +111,12 @@ class FileServer(FixedServer):
         shown = self._previewed.pop(_key(tool, arguments, context), None)
         if shown is None:
             raise StorageError("A write was not shown before it was to happen.", "Call the tool again.")
-        now = await asyncio.to_thread(self._planned, tool, arguments, context)
+        now = await self._planned_with_buffer(tool, arguments, context)
         if (now.path, now.state.sha256, now.content) != (shown.path, shown.state.sha256, shown.content):
             raise StorageError(f"{shown.shown} was changed after this was shown.", "Read it again, and decide anew.")
         change = await asyncio.to_thread(self._history.prepare, now.path, now.state, now.content)
         await context.record_change(change)
-        writing = asyncio.ensure_future(asyncio.to_thread(self._history.write, change, now.state, now.content))
+        writing = asyncio.ensure_future(self._make(change, now, context))
         try:
             await asyncio.shield(writing)
         except asyncio.CancelledError:  # it is finished all the same: it must not be left open whether it happened
@@ -109,12 +128,39 @@ class FileServer(FixedServer):
             lines.append(_NOT_KEPT)
         return ToolOutput("\n".join(lines), detail=now.summary if now.is_kept else f"{now.summary}, cannot be undone")
 
-    def _planned(self, tool: ServerTool, arguments: Mapping[str, Any], context: CallContext) -> _Write:
+    async def _make(self, change: FileChange, write: _Write, context: CallContext) -> None:
+        """Make a write that was recorded, in the editor where that does it. Raises StorageError for text of the editor
+        that is not saved, which it does not replace."""
+        if self._buffers is not None and write.is_plain and await self._buffers.write(write.path, write.after):
+            # What the editor made of it when it saved it, as its formatter does, can be undone too.
+            state = await asyncio.to_thread(_state_of, write.path, write.shown)
+            if state.content is not None and state.sha256 != change.after:
+                planned = replace(state, sha256=change.after, content=write.content)
+                await context.record_change(
+                    await asyncio.to_thread(self._history.prepare, write.path, planned, state.content)
+                )
+            return
+        if write.is_unsaved:
+            raise StorageError(f"{write.shown} has unsaved text in the editor.", "Save it there.")
+        await asyncio.to_thread(self._history.write, change, write.state, write.content)
+
+    async def _buffer(self, path: Path) -> str | None:
+        return None if self._buffers is None else await self._buffers.read(path)
+
+    async def _planned_with_buffer(
+        self, tool: ServerTool, arguments: Mapping[str, Any], context: CallContext
+    ) -> _Write:
         """Return what a write would do now. Raises UserError for one that is not possible."""
+        path = Folders(context.folders, self._own_folders).find(arguments["path"], is_written=True)
+        return await asyncio.to_thread(self._planned, tool, arguments, context, await self._buffer(path))
+
+    def _planned(
+        self, tool: ServerTool, arguments: Mapping[str, Any], context: CallContext, buffer: str | None
+    ) -> _Write:
         folders, is_edited = Folders(context.folders, self._own_folders), tool == EDIT_FILE
         path = folders.find(arguments["path"], is_written=True)
         shown = folders.shown(path)
-        state = _state_of(path, shown)
+        state, is_unsaved = _with_buffer(_state_of(path, shown), buffer)
         if is_edited and not state.exists:
             raise PathRefusedError(f"There is no file {shown}.", "Use write_file to make it.")
         before, form, notes = _text_before(state, shown, is_edited=is_edited)
@@ -138,7 +184,8 @@ class FileServer(FixedServer):
         text = "\n".join([*notes, names, diff.text or "(no difference)"])
         is_line_diff = before or not state.exists
         summary = diff.summary if is_line_diff else f"{len(content):,} bytes in place of {state.n_bytes:,}"
-        return _Write(path, shown, state, content, summary, text)
+        is_plain = content == NEW_TEXT.encode(after)
+        return _Write(path, shown, state, content, summary, text, after, is_unsaved, is_plain)
 
 
 def _text_before(state: FileState, shown: str, *, is_edited: bool) -> tuple[str, TextForm, list[str]]:
@@ -158,10 +205,28 @@ def _text_before(state: FileState, shown: str, *, is_edited: bool) -> tuple[str,
     return text, form, [f"[{form.title}]"] if form.title else []
 
 
-def _read(arguments: Mapping[str, Any], context: CallContext) -> ToolOutput:
+def _with_buffer(state: FileState, buffer: str | None) -> tuple[FileState, bool]:
+    """Return the state of a file with the content of an editor's `buffer`, and whether that is not saved. The file
+    stays as it is where its text is the same but for line endings, and where the disk has no UTF-8."""
+    if buffer is None or (state.exists and state.content is None):
+        return state, False
+    text, form = None, NEW_TEXT
+    if state.content is not None:
+        try:
+            text, form = read_text(state.content)
+        except NotTextError:
+            return state, False
+    is_utf_8 = (form.encoding, form.mark) == (NEW_TEXT.encoding, NEW_TEXT.mark)
+    if not is_utf_8 or (text is not None and text.replace("\r\n", "\n") == buffer.replace("\r\n", "\n")):
+        return state, False
+    content = form.encode(form.with_endings(buffer))
+    return replace(state, sha256=hashlib.sha256(content).hexdigest(), content=content, n_bytes=len(content)), True
+
+
+def _read(arguments: Mapping[str, Any], context: CallContext, buffer: str | None) -> ToolOutput:
     """Return the text of a file, or as many of its lines as fit the context."""
     place = _place(arguments, context)
-    shown, state = place.shown, _state_of(place.top, place.shown)
+    shown, (state, _) = place.shown, _with_buffer(_state_of(place.top, place.shown), buffer)
     if not state.exists:
         raise PathRefusedError(f"There is no file {shown}.", "List the folder to see what there is.")
     if state.content is None:

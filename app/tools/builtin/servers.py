@@ -19,7 +19,7 @@ from app.tools.builtin.web_search import search_service
 from app.tools.environment import command_environment
 from app.tools.file_history import FOLDER_NAME, FileHistory
 from app.tools.runner import ToolRunner
-from app.tools.tool import ToolServer
+from app.tools.tool import OpenBuffers, ToolServer
 from quantizer.system.errors import StorageError, UserError
 
 _TRUSTED = ("files", KNOWLEDGE)  # what only reads in the folders that a person named needs no question
@@ -33,12 +33,13 @@ def tool_runner(
     reranker: str = "",
     web_search: str = "",
     web_search_key: str = "",
+    buffers: OpenBuffers | None = None,
 ) -> ToolRunner:
     """Return the tools of a window whose data is in `data_dir`, with the servers of `others` after the built-in ones.
     What they overwrite is kept in the file history; they write no file in the folders of localllm itself. Commands get
     the `variables` of the environment besides the usual ones. Knowledge is searched with the models to which `connect`
-    leads, by words alone without it, and the web as the setting `web_search` says. What killed processes left of files
-    is removed meanwhile, in a thread."""
+    leads, by words alone without it, and the web as the setting `web_search` says. Files that an editor has open are
+    read and written in its `buffers`. What killed processes left of files is removed meanwhile, in a thread."""
     history = FileHistory(data_dir / FOLDER_NAME)
     threading.Thread(target=_sweep, args=(history,), name="file-history", daemon=True).start()
     environment = command_environment(os.environ, variables)
@@ -48,7 +49,7 @@ def tool_runner(
     except UserError as error:  # pages can be fetched all the same
         problem = str(error)
     servers: tuple[ToolServer, ...] = (
-        FileServer(history, (data_dir, settings_file().parent)),
+        FileServer(history, (data_dir, settings_file().parent), buffers),
         CommandServer(environment),
         WebServer(None, search, problem),
         KnowledgeServer(data_dir, connect, reranker),

@@ -189,13 +189,20 @@ class McpServer:
         return f"{text}\n[The server asked for {' and '.join(self._refusals)}, which localllm gives to no server.]"
 
 
-def mcp_servers(file: McpFile | None = None) -> tuple[McpServer, ...]:
-    """Return the servers that are not disabled; for a file that cannot be read one that failed and says why. A name
-    that models cannot write, or that a built-in server has, becomes another."""
+def mcp_servers(file: McpFile | None = None, given: Sequence[ServerConfig] = ()) -> tuple[McpServer, ...]:
+    """Return the servers that an editor has `given`, and those of the file that are not disabled; for a file that
+    cannot be read one that failed and says why. A name that models cannot write, or that a built-in server has, becomes
+    another."""
     file = file or mcp_file()
     try:
         configs = file.servers()
     except UserError as error:
         configs = (ServerConfig(file.path.name, None, problem=str(error)),)
+    taken = {config.name for config in given}
+    configs = (*given, *(config for config in configs if config.name not in taken))
     names = server_names(config.name for config in configs)
-    return tuple(McpServer(names[config.name], config, str(file.path)) for config in configs if not config.is_disabled)
+    return tuple(
+        McpServer(names[config.name], config, "your editor" if config.name in taken else str(file.path))
+        for config in configs
+        if not config.is_disabled
+    )

@@ -13,9 +13,10 @@ from textual.message import Message
 from textual.widgets import TextArea
 from textual.widgets.text_area import Selection
 
+from app.chat.presets import VARIABLE
 from app.common.terminal import printable
 from tui.chat.composer.shell_command import shell_command
-from tui.chat.composer.templates import VARIABLE, Templates, UnfilledError
+from tui.chat.composer.templates import Templates, UnfilledError
 
 if TYPE_CHECKING:
     from tui.chat.composer.composer import Composer

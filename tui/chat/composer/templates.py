@@ -3,11 +3,8 @@ scrollback has them too."""
 
 from __future__ import annotations
 
-import re
-
+from app.chat.presets import VARIABLE
 from quantizer.system.errors import UsageError
-
-VARIABLE = re.compile(r"\{\{[^{}\n]*\}\}")
 
 
 class UnfilledError(UsageError):

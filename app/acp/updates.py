@@ -1,0 +1,222 @@
+"""A chat as the protocol's updates: texts, thoughts, calls of tools with their files and diffs, and a chat's history.
+
+Pure. Texts of models and tools are cleaned before they come here.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Literal
+
+from acp.schema import (
+    AgentMessageChunk,
+    AgentThoughtChunk,
+    ContentToolCallContent,
+    FileEditToolCallContent,
+    TextContentBlock,
+    ToolCallLocation,
+    ToolCallProgress,
+    ToolCallStart,
+    ToolCallUpdate,
+    UserMessageChunk,
+)
+
+from app.chat.attachments.parsing import fenced
+from app.chat.branches import LiveCall, TranscriptEntry
+from app.chat.conversation import MessageContent, arguments_of
+from app.common.terminal import printable
+from app.tools.approval import ApprovalQuestion
+from app.tools.display import call_title, progress_text, question_lines, result_text
+from app.tools.tool import ToolOutcome, ToolResult
+
+Update = AgentMessageChunk | AgentThoughtChunk | UserMessageChunk | ToolCallStart | ToolCallProgress
+_CallContent = ContentToolCallContent | FileEditToolCallContent
+_Kind = Literal["read", "edit", "search", "execute", "fetch", "other"]
+
+# Of built-in tools, by the names that models call them; a tool of another server has its server's name before its own.
+_KINDS: Mapping[str, _Kind] = {
+    "read_file": "read",
+    "list_folder": "search",
+    "search_text": "search",
+    "search_knowledge": "search",
+    "write_file": "edit",
+    "edit_file": "edit",
+    "run_command": "execute",
+    "fetch_url": "fetch",
+    "search_web": "search",
+}
+_PART = re.compile(r"@@ -\d{1,9}(?:,(\d{1,9}))? \+(\d{1,9})(?:,(\d{1,9}))? @@")
+_NO_FILE = "--- /dev/null"
+
+
+def said(text: str) -> AgentMessageChunk:
+    return AgentMessageChunk(session_update="agent_message_chunk", content=_text(text))
+
+
+def thought(text: str) -> AgentThoughtChunk:
+    return AgentThoughtChunk(session_update="agent_thought_chunk", content=_text(text))
+
+
+def asked(text: str) -> UserMessageChunk:
+    return UserMessageChunk(session_update="user_message_chunk", content=_text(text))
+
+
+def history(entries: Iterable[TranscriptEntry], folder: Path) -> Iterator[Update]:
+    """Yield a chat as it was held, for an editor that opens it again."""
+    for entry in entries:
+        message = entry.message
+        if message.role == "user":
+            yield asked(question_text(message))
+        elif message.role == "tool":
+            yield call_started(entry, folder, is_running=False)
+        elif message.role == "summary":
+            yield thought(f"Summary of the {entry.n_summarised} messages before:\n{printable(message.content)}")
+        else:
+            if message.reasoning:
+                yield thought(printable(message.reasoning))
+            if message.content:
+                yield said(printable(message.content))
+
+
+def question_text(question: MessageContent) -> str:
+    """Return a question with the names of what is attached to it."""
+    labels = [f"[{printable(each.label)}]" for each in question.attachments]
+    return "\n".join(filter(None, (*labels, printable(question.content))))
+
+
+# Calls of tools
+
+
+def call_id(message_id: int) -> str:
+    """Return the id of a call: that of its message, since models use theirs again in the next answer."""
+    return f"call-{message_id}"
+
+
+def call_started(entry: TranscriptEntry, folder: Path, *, is_running: bool = True) -> ToolCallStart:
+    """Return a call that begins, or as it ended long ago. Paths of its arguments are relative to `folder`."""
+    result = _result_of(entry)
+    return ToolCallStart(
+        session_update="tool_call",
+        raw_input=None if entry.call is None else arguments_of(entry.call) or entry.call.arguments,
+        kind=_KINDS.get(result.tool, "other"),
+        **_state(entry, folder, is_running=is_running),
+    )
+
+
+def call_changed(entry: TranscriptEntry, folder: Path) -> ToolCallProgress:
+    """Return how a call goes on, or that it has ended."""
+    is_running = _result_of(entry).outcome is ToolOutcome.RUNNING
+    return ToolCallProgress(session_update="tool_call_update", **_state(entry, folder, is_running=is_running))
+
+
+def call_asked(entry: TranscriptEntry, question: ApprovalQuestion, folder: Path) -> ToolCallUpdate:
+    """Return a call with all that the person needs to decide about it: the risk, and what it would do."""
+    diffs = diff_contents(question.preview.text, _path(entry, folder)) if question.preview.kind == "diff" else ()
+    # A diff that cannot be shown as such, as that of a file that is no text, is shown as it is.
+    lines = question_lines(question)[: 1 + bool(question.note)] if diffs else question_lines(question)
+    text = "\n".join(line.text for line in lines)
+    return ToolCallUpdate(
+        tool_call_id=call_id(entry.message.id),
+        status="pending",
+        kind=_KINDS.get(question.tool.definition.name, "other"),
+        title=printable(question.preview.title),
+        content=[_content(text if diffs else fenced(text)), *diffs],
+        locations=_locations(entry, folder),
+        raw_input=None if entry.call is None else arguments_of(entry.call) or entry.call.arguments,
+    )
+
+
+def _state(entry: TranscriptEntry, folder: Path, *, is_running: bool) -> dict[str, Any]:
+    result, live = _result_of(entry), entry.live
+    is_done = result.outcome is ToolOutcome.DONE
+    diffs: Sequence[_CallContent] = diff_contents(result.diff, _path(entry, folder)) if result.diff else ()
+    if is_running:
+        status, content = "in_progress", [*diffs, *_live_contents(live)]
+    else:
+        # What was read or printed; of a write that was made the diff says all.
+        output = () if is_done and diffs else _output(entry.message.content)
+        how = () if is_done else (_content(result_text(result, is_running=False)),)
+        status, content = "completed" if is_done else "failed", [*diffs, *how, *output]
+    return {
+        "tool_call_id": call_id(entry.message.id),
+        "title": call_title(result),
+        "status": status,
+        "content": content,
+        "locations": _locations(entry, folder),
+    }
+
+
+def _live_contents(live: LiveCall | None) -> Iterator[_CallContent]:
+    if live is not None and live.progress is not None:
+        yield _content(progress_text(live.progress))
+    if live is not None and live.output.strip():
+        yield _content(fenced(printable(live.output)))
+
+
+def _output(text: str) -> tuple[_CallContent, ...]:
+    return (_content(fenced(printable(text))),) if text.strip() else ()
+
+
+def _result_of(entry: TranscriptEntry) -> ToolResult:
+    assert entry.message.result is not None, "the message of a call has its result from the first moment"
+    return entry.message.result
+
+
+def _path(entry: TranscriptEntry, folder: Path) -> str:
+    """Return the absolute path of the file that a call is about, "" where it names none."""
+    changes = _result_of(entry).changes
+    if changes:
+        return changes[-1].path
+    arguments = (arguments_of(entry.call) if entry.call is not None else None) or {}
+    path = arguments.get("path")
+    return str(folder / path) if isinstance(path, str) and path and "\0" not in path else ""
+
+
+def _locations(entry: TranscriptEntry, folder: Path) -> list[ToolCallLocation]:
+    path = _path(entry, folder)
+    arguments = (arguments_of(entry.call) if entry.call is not None else None) or {}
+    first = arguments.get("first_line")
+    is_line = isinstance(first, int) and not isinstance(first, bool) and first > 0
+    changed = _PART.search(_result_of(entry).diff)
+    line = first if is_line else int(changed[2]) if changed else None
+    return [ToolCallLocation(path=path, line=line)] if path else []
+
+
+def diff_contents(text: str, path: str) -> tuple[FileEditToolCallContent, ...]:
+    """Return the parts of a unified diff, each as the lines before and after it; none of a text that is no diff, and
+    without a `path`. A part that was cut in the middle is left out."""
+    lines, found = text.split("\n"), list[FileEditToolCallContent]()
+    is_new = _NO_FILE in lines
+    index = 0
+    while path and index < len(lines):
+        part = _PART.match(lines[index])
+        index += 1
+        if part is None:
+            continue
+        n_old, n_new = int(part[1] or 1), int(part[3] or 1)
+        old, new = list[str](), list[str]()
+        while index < len(lines) and (n_old > 0 or n_new > 0):
+            sign, line = lines[index][:1], lines[index][1:]
+            index += 1
+            if sign not in ("+", "-", " ", "\\"):
+                break
+            if sign in (" ", "-"):
+                old.append(line)
+                n_old -= 1
+            if sign in (" ", "+"):
+                new.append(line)
+                n_new -= 1
+        if n_old <= 0 and n_new <= 0:
+            former = None if is_new else "\n".join(old)
+            found.append(FileEditToolCallContent(type="diff", path=path, old_text=former, new_text="\n".join(new)))
+    return tuple(found)
+
+
+def _content(text: str) -> ContentToolCallContent:
+    return ContentToolCallContent(type="content", content=_text(text))
+
+
+def _text(text: str) -> TextContentBlock:
+    return TextContentBlock(type="text", text=text)

@@ -1,0 +1,92 @@
+"""Diffs and questions as an editor shows them."""
+
+from __future__ import annotations
+
+import difflib
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from app.acp.modes import MODES, decision_of, mode_of, permission_options
+from app.acp.updates import diff_contents
+from app.cli.verbs.acp import acp
+from app.tools.approval import ApprovalQuestion, Decision
+from app.tools.builtin.edits import diff_of
+from app.tools.tool import BoundCommand, Effect, Preview
+from tests.app.tools.fake import fake_tool
+
+PATH = "/work/a.txt"
+
+
+def _shown(before: str, after: str) -> str:
+    return f"--- a.txt\n+++ a.txt\n{diff_of(before, after).text}"
+
+
+def test_each_part_of_a_diff_has_the_lines_before_and_after():
+    lines = [str(number) for number in range(30)]
+    changed = [*lines]
+    changed[2], changed[25] = "two", "twenty-five"
+    parts = diff_contents(_shown("\n".join(lines) + "\n", "\n".join(changed) + "\n"), PATH)
+    assert [part.path for part in parts] == [PATH, PATH]
+    assert [(part.old_text.split("\n"), part.new_text.split("\n")) for part in parts] == [
+        (lines[0:6], changed[0:6]),
+        (lines[22:29], changed[22:29]),
+    ]
+
+
+def test_a_new_file_has_no_text_before():
+    (part,) = diff_contents("[A new file]\n--- /dev/null\n+++ a.txt\n@@ -0,0 +1,2 @@\n+one\n+two", PATH)
+    assert (part.old_text, part.new_text) == (None, "one\ntwo")
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "no diff at all",
+        "@@ -1,3 +1,3 @@\n one\n-two",  # cut in the middle
+        "@@ -1,3 +1,3 @@\n one\n[7 characters were left out here]\n-two\n+2\n three",
+        "@@ -1 +1 @@",
+    ],
+)
+def test_what_is_no_whole_diff_is_shown_as_none(text):
+    assert diff_contents(text, PATH) == ()
+
+
+def test_a_diff_without_a_path_is_none():
+    assert diff_contents(_shown("a\n", "b\n"), "") == ()
+
+
+@given(st.lists(st.sampled_from(["a", "-- b", "++ c", "@@ -1 +1 @@", "\\ d", ""]), max_size=12), st.integers(0, 12))
+def test_lines_that_look_like_diffs_change_nothing(lines: list[str], at: int) -> None:
+    before = "".join(f"{line}\n" for line in lines)
+    after = "".join(f"{line}\n" for line in [*lines[:at], "new", *lines[at:]])
+    parts = diff_contents(_shown(before, after), PATH)
+    added = [line for line in difflib.ndiff(lines, [*lines[:at], "new", *lines[at:]]) if line.startswith("+ ")]
+    assert len(parts) == 1
+    assert parts[0].new_text.split("\n").count("new") == len(added) == 1
+
+
+def _question(command: BoundCommand | None = None) -> ApprovalQuestion:
+    kind = "arguments" if command is None else "command"
+    return ApprovalQuestion(fake_tool("run", Effect.RUN), "{}", Preview(kind, "run", "", command))
+
+
+def test_each_decision_of_a_question_is_an_option_and_comes_back():
+    for question in (_question(), _question(BoundCommand(("true",), "/bin/true", "/bin/true", "/work"))):
+        options = permission_options(question)
+        assert [Decision(option.option_id) for option in options] == list(question.decisions)
+        assert {option.kind for option in options} == {"allow_once", "allow_always", "reject_once", "reject_always"}
+
+
+def test_the_command_line_offers_the_modes_that_there_are():
+    (option,) = [parameter for parameter in acp.params if parameter.name == "mode_id"]
+    assert tuple(option.type.choices) == tuple(mode.id for mode in MODES)
+    assert mode_of(str(option.default)) == MODES[0]
+
+
+def test_decision_of_a_cancelled_request_is_none():
+    from acp.schema import DeniedOutcome, RequestPermissionResponse
+
+    assert decision_of(RequestPermissionResponse(outcome=DeniedOutcome(outcome="cancelled")), _question()) is None
