@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from traceback import extract_tb
-from typing import Any
+from typing import Any, TypeAlias
 
 from acp.connection import Connection
 from acp.exceptions import RequestError
@@ -88,7 +88,7 @@ _N_TOLD_FAULTS = 3  # of a request that is not valid
 _INVALID_PARAMS, _INTERNAL_ERROR, _NOT_FOUND = -32602, -32603, -32002
 _SESSION_OF_CHAT = re.compile(r"chat-([0-9]{1,18})-[0-9]{1,18}")
 
-_Server = HttpMcpServer | SseMcpServer | AcpMcpServer | McpServerStdio
+_Server: TypeAlias = HttpMcpServer | SseMcpServer | AcpMcpServer | McpServerStdio
 
 
 class UnknownSessionError(UserError):

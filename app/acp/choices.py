@@ -6,6 +6,7 @@ Each is a configuration option of the protocol; clients that do not know these h
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import TypeAlias
 
 from acp.schema import SessionConfigOptionBoolean, SessionConfigOptionSelect, SessionConfigSelectOption
 
@@ -14,7 +15,7 @@ from app.chat.backend import ConnectionState
 from app.chat.conversation import ChatSettings
 from app.chat.sampling_options import THINK_LEVELS, think_of
 
-ConfigOption = SessionConfigOptionSelect | SessionConfigOptionBoolean
+ConfigOption: TypeAlias = SessionConfigOptionSelect | SessionConfigOptionBoolean
 
 MODEL, THINKING, MODE = "model", "thinking", "mode"
 AUTO = "auto"  # of thinking: as the model is used to

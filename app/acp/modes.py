@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import Literal, TypeAlias
 
 from acp.schema import DeniedOutcome, PermissionOption, RequestPermissionResponse, SessionMode, SessionModeState
 
@@ -18,7 +18,7 @@ from app.tools.display import decision_text
 from app.tools.tool import Effect
 from quantizer.system.errors import UsageError
 
-_Kind = Literal["allow_once", "allow_always", "reject_once", "reject_always"]
+_Kind: TypeAlias = Literal["allow_once", "allow_always", "reject_once", "reject_always"]
 
 _IN_FOLDERS = ("files", "commands")  # the built-in servers whose calls stay in, or begin in, the folders of a chat
 _KINDS: dict[Decision, _Kind] = {

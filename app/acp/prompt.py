@@ -11,6 +11,7 @@ import base64
 import binascii
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import TypeAlias
 from urllib.parse import unquote, urlsplit
 from urllib.request import url2pathname
 
@@ -30,7 +31,9 @@ from app.chat.conversation import Attachment, MessageContent
 from app.common.terminal import printable_line, printable_paste
 from quantizer.system.errors import UsageError
 
-Block = TextContentBlock | ImageContentBlock | AudioContentBlock | ResourceContentBlock | EmbeddedResourceContentBlock
+Block: TypeAlias = (
+    TextContentBlock | ImageContentBlock | AudioContentBlock | ResourceContentBlock | EmbeddedResourceContentBlock
+)
 
 
 async def read_prompt(blocks: Sequence[Block], buffers: EditorBuffers) -> tuple[MessageContent, Mapping[str, bytes]]:

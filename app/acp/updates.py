@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, TypeAlias
 
 from acp.schema import (
     AgentMessageChunk,
@@ -31,9 +31,9 @@ from app.tools.approval import ApprovalQuestion
 from app.tools.display import call_title, progress_text, question_lines, result_text
 from app.tools.tool import ToolOutcome, ToolResult
 
-Update = AgentMessageChunk | AgentThoughtChunk | UserMessageChunk | ToolCallStart | ToolCallProgress
-_CallContent = ContentToolCallContent | FileEditToolCallContent
-_Kind = Literal["read", "edit", "search", "execute", "fetch", "other"]
+Update: TypeAlias = AgentMessageChunk | AgentThoughtChunk | UserMessageChunk | ToolCallStart | ToolCallProgress
+_CallContent: TypeAlias = ContentToolCallContent | FileEditToolCallContent
+_Kind: TypeAlias = Literal["read", "edit", "search", "execute", "fetch", "other"]
 
 # Of built-in tools, by the names that models call them; a tool of another server has its server's name before its own.
 _KINDS: Mapping[str, _Kind] = {
