@@ -1,4 +1,5 @@
-"""Documents without pages → Markdown: Word by mammoth, HTML by Beautiful Soup and markdownify, notebooks, CSV and TSV.
+"""Documents without pages → Markdown: Word by mammoth, HTML by Beautiful Soup and markdownify, the article of a page of
+the web by trafilatura, notebooks, CSV and TSV.
 
 Pictures, scripts and styles are left out. Nothing is fetched, and nothing outside the file is opened.
 """
@@ -11,10 +12,13 @@ import json
 import re
 import zipfile
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from app.chat.attachments.parsing import MAX_CHARACTERS, PageChoice, ParsedFile, RefusedFileError, fenced
 from app.common.terminal import counted
+
+if TYPE_CHECKING:
+    from bs4 import BeautifulSoup, Tag
 
 MAX_PART_BYTES = 32 << 20  # of XML
 _MAX_PARTS = 20_000
@@ -57,8 +61,62 @@ _BLANK_LINES = re.compile(r"\n[ \t]*\n(?:[ \t]*\n)+")
 
 
 def parse_html(data: bytes, _pages: PageChoice, _progress: Callable[[], None]) -> ParsedFile:
-    """Return the text of a page, in the encoding that it declares. Raises RefusedFileError for one without any."""
-    text = _markdown_of(data)
+    """Return the text of a page, all of it, in the encoding that it declares. Raises RefusedFileError for one without
+    any."""
+    return _parsed_page(_markdown_of(data))
+
+
+# Beside what is read: menus, lists of other pages, banners, forms.
+_BESIDE = ("nav", "aside", "footer", "form", "button")
+_LEAST_MAIN = 0.2  # of a page: less is one of many, or an advertisement
+_CODE = ["pre", "code", "dl"]
+_LEAST_CODE = 0.1  # of a page's main text: more is documentation
+_LEAST_ARTICLE = 0.1  # of its main text: less is no article
+_LEAST_CHARACTERS = 500  # of a page: of a shorter one trafilatura gives words without their marks
+
+
+def parse_web_page(data: bytes, _pages: PageChoice, _progress: Callable[[], None]) -> ParsedFile:
+    """Return the article of a page of the web, without what is on every page of its site. Raises as `parse_html`.
+
+    Of 91 pages whose article is known (the tests of mozilla/readability), trafilatura keeps 93 %, and 6 % of what it
+    returns is something else; of a whole page that is 39 %. Documentation loses a tenth there, of an API a fifth, so
+    that its main element is taken whole: 98 % and 1 %. A page whose main element is hardly in its article, such as a
+    list of links, is no article."""
+    import trafilatura
+    from bs4 import BeautifulSoup
+
+    soup = BeautifulSoup(data, "html.parser")
+    page = data.decode(soup.original_encoding or "utf-8", "replace")
+    title = soup.title.get_text(" ", strip=True) if soup.title else ""
+    main = _main_element(soup)
+    n_main, n_code = (_n_characters(main), sum(map(_n_characters, _outermost(main, _CODE))))
+    article = ""
+    if n_code < _LEAST_CODE * n_main and n_main > _LEAST_CHARACTERS:
+        article = trafilatura.extract(
+            page, output_format="markdown", favor_recall=True, include_links=True, include_comments=False
+        )
+    if not article or len(article) < _LEAST_ARTICLE * n_main:
+        article = _converted(main)
+    return _parsed_page(_titled(title, article) if article else _markdown_of(data))
+
+
+def _main_element(soup: BeautifulSoup) -> Tag:
+    """Return the largest main element of a page, the page where none has most of it; what is not read is removed."""
+    for element in soup.find_all([*_HIDDEN, *_BESIDE]):
+        element.decompose()
+    found = max(soup.select("main, article, [role=main]"), key=_n_characters, default=soup)
+    return found if _n_characters(found) > _LEAST_MAIN * _n_characters(soup) else soup
+
+
+def _outermost(element: Tag, names: list[str]) -> Iterator[Tag]:
+    return (each for each in element.find_all(names) if each.find_parent(names) is None)
+
+
+def _n_characters(element: Tag) -> int:
+    return len(element.get_text(strip=True))
+
+
+def _parsed_page(text: str) -> ParsedFile:
     if not text:
         raise RefusedFileError("has no text.", "Save the page with its content, or as PDF.")
     return ParsedFile(text, f"{len(text):,} characters")
@@ -67,16 +125,24 @@ def parse_html(data: bytes, _pages: PageChoice, _progress: Callable[[], None]) -
 def _markdown_of(page: bytes | str) -> str:
     """Return a page as Markdown, its title first."""
     from bs4 import BeautifulSoup
-    from markdownify import MarkdownConverter
 
     soup = BeautifulSoup(page, "html.parser")
     title = soup.title.get_text(" ", strip=True) if soup.title else ""
     for element in soup.find_all(_HIDDEN):
         element.decompose()
-    for picture in soup.find_all("img"):
+    return _titled(title, _converted(soup))
+
+
+def _converted(element: Tag) -> str:
+    from markdownify import MarkdownConverter
+
+    for picture in element.find_all("img"):
         picture.replace_with(str(picture.get("alt") or ""))
     converter = MarkdownConverter(heading_style="ATX", bullets="-", escape_asterisks=False, escape_underscores=False)
-    body = _BLANK_LINES.sub("\n\n", str(converter.convert_soup(soup))).strip()
+    return _BLANK_LINES.sub("\n\n", str(converter.convert_soup(element))).strip()
+
+
+def _titled(title: str, body: str) -> str:
     return f"# {title}\n\n{body}" if title and not body.startswith(f"# {title}") else body
 
 

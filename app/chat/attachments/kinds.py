@@ -41,7 +41,7 @@ class FileKind:
 
 
 _TEXT = FileKind("a text", "text/plain", Form.TEXT)
-_PDF = FileKind("a PDF", "application/pdf", Form.DOCUMENT, "pdf", 128 * _MIB)
+PDF = FileKind("a PDF", "application/pdf", Form.DOCUMENT, "pdf", 128 * _MIB)
 _DOCX = FileKind(
     "a Word document",
     "application/vnd.openxmlformats-officedocument.wordprocessingml.document",
@@ -49,14 +49,17 @@ _DOCX = FileKind(
     "docx",
     64 * _MIB,
 )
-_HTML = FileKind("an HTML page", "text/html", Form.DOCUMENT, "html", 8 * _MIB)
+HTML = FileKind("an HTML page", "text/html", Form.DOCUMENT, "html", 8 * _MIB)
+WEB_PAGE = FileKind(
+    "a page of the web", "text/html", Form.DOCUMENT, "web page", 8 * _MIB
+)  # where only its article counts
 _NOTEBOOK = FileKind("a notebook", "application/x-ipynb+json", Form.DOCUMENT, "notebook", 64 * _MIB)
 _CSV = FileKind("a table", "text/csv", Form.DOCUMENT, "table")
 _TSV = FileKind("a table", "text/tab-separated-values", Form.DOCUMENT, "table")
 MAX_FILE_BYTES = 128 * _MIB  # of any kind
 _MEDIA_BYTES = {Form.PICTURE: 64 * _MIB, Form.SOUND: MAX_FILE_BYTES}
 
-_ENDINGS = {".htm": _HTML, ".html": _HTML, ".xhtml": _HTML, ".ipynb": _NOTEBOOK, ".csv": _CSV, ".tsv": _TSV}
+_ENDINGS = {".htm": HTML, ".html": HTML, ".xhtml": HTML, ".ipynb": _NOTEBOOK, ".csv": _CSV, ".tsv": _TSV}
 
 
 _IS_PDF = re.compile(rb"\s{0,64}%PDF-[0-9]")
@@ -82,7 +85,7 @@ def kind_of(begin: bytes, name: str) -> FileKind:
     that cannot be attached."""
     begin = begin[:N_BEGIN]
     if _IS_PDF.match(begin):
-        return _PDF
+        return PDF
     if _IS_RTF.match(begin):
         raise UsageError(f"{name} is an RTF document, which cannot be attached.", _REMEDY)
     if not _is_text(begin):

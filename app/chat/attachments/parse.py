@@ -31,6 +31,7 @@ _PARSERS: Mapping[str, tuple[tuple[str, ...], Parser]] = {
     "pdf": (("pypdfium2", "PIL.PngImagePlugin"), pdf.parse_pdf),  # Pillow writes the pages
     "docx": (("mammoth", "bs4", "markdownify"), documents.parse_docx),
     "html": (("bs4", "markdownify"), documents.parse_html),
+    "web page": (("bs4", "markdownify", "trafilatura"), documents.parse_web_page),
     "notebook": ((), documents.parse_notebook),
     "table": ((), documents.parse_table),
     "picture": (tuple(f"PIL.{name}ImagePlugin" for name in media.PILLOW_PLUGINS), media.parse_picture),

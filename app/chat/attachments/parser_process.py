@@ -29,7 +29,14 @@ TIMEOUT_S = 2.0  # of processor time, between two pages of a document
 TOTAL_S = 30.0
 MAX_GROWTH_BYTES = 1 << 30
 # More time for larger files, a MiB and at most: three times what honest ones took.
-_EXTRA_S = {"docx": (4.0, 16.0), "html": (2.0, 8.0), "notebook": (0.2, 8.0), "table": (1.0, 4.0), "sound": (0.1, 10.0)}
+_EXTRA_S = {
+    "docx": (4.0, 16.0),
+    "html": (2.0, 8.0),
+    "web page": (4.0, 16.0),
+    "notebook": (0.2, 8.0),
+    "table": (1.0, 4.0),
+    "sound": (0.1, 10.0),
+}
 _START_TIMEOUT_S = 30.0  # Python may start this slowly from a cold disk; the file gets its own time
 _MAX_RESIDENT_BYTES = MAX_GROWTH_BYTES + (128 << 20)  # with Python and a library
 _MAX_LINE_BYTES = 65_536

@@ -45,11 +45,20 @@ FETCH_URL = ServerTool(
     "fetch_url",
     Tool(
         "fetch_url",
-        "Read a page or text on the public web. Pages become Markdown; programs and pictures cannot be read.",
+        "Read a page or text on the public web. Of pages the article, as Markdown; programs and pictures cannot be "
+        "read.",
         {
             "type": "object",
             "properties": {
-                "url": {"type": "string", "maxLength": _MAX_CHARACTERS, "description": "An address with http or https."}
+                "url": {
+                    "type": "string",
+                    "maxLength": _MAX_CHARACTERS,
+                    "description": "An address with http or https.",
+                },
+                "whole": {
+                    "type": "boolean",
+                    "description": "Of a page also menus and lists, where its article lacks what is asked.",
+                },
             },
             "required": ["url"],
             "additionalProperties": False,
@@ -136,7 +145,7 @@ class WebServer(FixedServer):
         _check(arguments["url"])
         self._web = self._web or public_web()
         found = await self._web.fetch(arguments["url"])
-        text = await _text_of(found)
+        text = await _text_of(found, is_whole=bool(arguments.get("whole")))
         moved = f"[at {found.address}]\n" if found.address != arguments["url"] else ""
         title = text.partition("\n")[0].removeprefix("# ")[:_MAX_TITLE] if text.startswith("# ") else ""
         source = Source(found.address, text[:_SOURCE_CHARACTERS], heading=title)
@@ -177,10 +186,10 @@ def _check(address: str) -> None:
         raise UsageError(f"{address[:120]} is not a web address.", "Give one that begins with https://.")
 
 
-async def _text_of(found: FetchedFile) -> str:
-    """Return a file as text: a page or PDF by its parser, which ends when this is cancelled, a text in its encoding.
-    Raises UsageError for others."""
-    from app.chat.attachments.kinds import kind_of
+async def _text_of(found: FetchedFile, *, is_whole: bool) -> str:
+    """Return a file as text: a page or PDF by its parser, which ends when this is cancelled, a text in its encoding. Of
+    a page its article, unless it `is_whole`. Raises UsageError for others."""
+    from app.chat.attachments.kinds import HTML, PDF, WEB_PAGE
     from app.chat.attachments.parser_process import ReadBudget, parse
     from app.chat.attachments.parsing import ALL_PAGES
 
@@ -189,7 +198,7 @@ async def _text_of(found: FetchedFile) -> str:
     kind, charset = header.get_content_type(), header.get_content_charset("utf-8")
     name = found.address.partition("?")[0][:120]
     if kind in _PAGES or kind == _PDF:
-        parsed_kind = kind_of(b"%PDF-1" if kind == _PDF else b"", "page.html")
+        parsed_kind = PDF if kind == _PDF else HTML if is_whole else WEB_PAGE
         budget = ReadBudget()
         try:
             return (await asyncio.to_thread(parse, found.data, parsed_kind, name, ALL_PAGES, budget)).text

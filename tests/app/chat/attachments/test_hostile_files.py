@@ -14,7 +14,8 @@ import pytest
 from PIL import Image
 
 from app.chat.attachments import parser_process
-from app.chat.attachments.parser_process import ReadBudget
+from app.chat.attachments.kinds import WEB_PAGE
+from app.chat.attachments.parser_process import ReadBudget, parse
 from app.chat.attachments.parsing import ALL_PAGES, PageChoice
 from app.chat.attachments.reader import read_data
 from quantizer.system.errors import UsageError
@@ -77,6 +78,26 @@ _LAUGHS = (
 def test_a_file_that_is_made_to_harm_ends_in_a_sentence(name: str, data: bytes, words: str) -> None:
     with pytest.raises(UsageError, match=rf"^{name} .*{words}"):
         read_data(data, name)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("data", "words"),
+    [
+        pytest.param(b"<div>" * 20_000 + b"x", "is nested too deep", id="deep"),
+        pytest.param(b"<!--" * 100_000, "takes too long to read", id="comments"),
+        pytest.param(b"", "has no text", id="nothing"),
+    ],
+)
+def test_a_page_of_the_web_that_is_made_to_harm_ends_in_a_sentence(data: bytes, words: str) -> None:
+    with pytest.raises(UsageError, match=f"^page {words}"):
+        parse(data, WEB_PAGE, "page", ALL_PAGES)
+
+
+@pytest.mark.slow
+def test_a_page_of_the_web_reads_no_other_file() -> None:
+    page = b'<!DOCTYPE html [<!ENTITY a SYSTEM "file:///etc/passwd">]><html><body><p>Soup &a; is hot.</p></html>'
+    assert "root:" not in parse(page, WEB_PAGE, "page", ALL_PAGES).text
 
 
 @pytest.mark.slow

@@ -16,9 +16,51 @@ PAGE = b"<html><head><title>Soup</title><script>evil()</script></head><body><h1>
 CONTEXT = CallContext()
 
 
-async def fetch(url: str, **limits: Any) -> ToolOutput:
+async def fetch(url: str, arguments: dict[str, Any] | None = None, **limits: Any) -> ToolOutput:
     everywhere = PublicWeb(FetchLimits(**limits), "Ask.", resolving_to("127.0.0.1"), lambda _: True)
-    return await WebServer(everywhere).call(FETCH_URL, {"url": url}, CONTEXT)
+    return await WebServer(everywhere).call(FETCH_URL, {"url": url, **(arguments or {})}, CONTEXT)
+
+
+NEWS = (
+    "<html><head><title>Leeks rise</title></head><body><nav><a href=/>Home</a> <a href=/sport>Sport</a></nav>"
+    "<div class=cookie>We value your privacy. <button>Accept all</button></div>"
+    "<div class=content><h1>Leeks rise</h1>"
+    + "".join(
+        f"<p>Paragraph {n} says in many words that leeks cost more than they did a year ago, and why.</p>"
+        for n in range(9)
+    )
+    + "</div><aside><h2>Most read</h2><ul><li><a href=/a>A cat</a></li><li><a href=/b>A dog</a></li></ul></aside>"
+    "<footer>© Example. Terms of use. Contact.</footer></body></html>"
+).encode()
+MANUAL = (
+    "<html><head><title>soup — boil it</title></head><body><nav>Index | Modules</nav><main>"
+    "<h1>soup</h1><p>Boils soup.</p><dl><dt>soup.boil(minutes, *, lid=True)</dt><dd>Boil it so long.</dd></dl>"
+    "<pre>import soup\nsoup.boil(\n    5,\n)\n</pre></main><footer>Created with a generator.</footer></body></html>"
+).encode()
+HTML = "content-type: text/html; charset=utf-8"
+
+
+@pytest.mark.slow
+async def test_of_a_page_its_article_is_read_and_all_of_it_where_that_is_asked() -> None:
+    async with web(_answer(NEWS, HTML)) as port:
+        output = await fetch(f"http://a.example:{port}/")
+        whole = await fetch(f"http://a.example:{port}/", arguments={"whole": True})
+    assert output.text.startswith("# Leeks rise\n\n")
+    assert all(f"Paragraph {number} says" in output.text for number in range(9))
+    assert not any(words in output.text for words in ("Sport", "privacy", "Most read", "A cat", "Terms of use"))
+    assert all(words in whole.text for words in ("Paragraph 3 says", "Sport", "privacy", "A cat", "Terms of use"))
+    (source,) = output.sources
+    assert source.label == f"http://a.example:{port}/ (Leeks rise)"
+
+
+@pytest.mark.slow
+async def test_documentation_keeps_its_definitions_and_the_lines_of_its_code() -> None:
+    async with web(_answer(MANUAL, HTML)) as port:
+        text = (await fetch(f"http://a.example:{port}/")).text
+    assert "soup.boil(minutes, *, lid=True)" in text
+    assert "import soup\nsoup.boil(\n    5,\n)" in text
+    assert "Created with" not in text
+    assert "Index" not in text
 
 
 @pytest.mark.slow

@@ -145,6 +145,7 @@ TARGETS = (
         "docx_body", partial(_document, parser="docx", unpacked=_as_docx), _PACKAGES, _bodies, Form.TEXT, _WORD_ELEMENTS
     ),
     Target("html", partial(_document, parser="html"), _PACKAGES, _pages, Form.TEXT, _HTML_WORDS),
+    Target("web_page", partial(_document, parser="web page"), _PACKAGES, _pages, Form.TEXT, _HTML_WORDS),
     Target("notebook", partial(_document, parser="notebook"), _PACKAGES, _notebooks),
     Target(
         "table", partial(_document, parser="table"), _PACKAGES, _tables, Form.BYTES, (",", '"', "\n", ";", "\t", "|")
