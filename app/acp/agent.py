@@ -148,7 +148,9 @@ class Agent:
         """Stop all sessions, and store what came."""
         for task in self._background:
             task.cancel()
-        await asyncio.gather(*(session.close() for session in self._sessions.values()))
+        closed = await asyncio.gather(*(each.close() for each in self._sessions.values()), return_exceptions=True)
+        for failure in filter(None, closed):
+            raise failure
 
     # Methods
 
@@ -187,21 +189,24 @@ class Agent:
         conversation.settings = (await session.settings_editor.defaults(options.settings)).overridden(options.answering)
         tools = await options.tools.applied(_in_folders(ToolSettings(), folders, given), session.tools)
         conversation.settings = replace(conversation.settings, tools=tools)
-        await self._add(session)
+        self._add(session)
+        config_options = await session.options()
         self._later(session.introduce())
-        return NewSessionResponse(
-            session_id=session_id, modes=mode_state(session.mode), config_options=await session.options()
-        )
+        return NewSessionResponse(session_id=session_id, modes=mode_state(session.mode), config_options=config_options)
 
     async def load_session(self, request: LoadSessionRequest) -> LoadSessionResponse:
         """Open a stored chat, and tell it as it was held before this returns."""
         session = await self._reopened(request)
         await session.replay()
-        return LoadSessionResponse(modes=mode_state(session.mode), config_options=await session.options())
+        config_options = await session.options()
+        self._later(session.introduce())
+        return LoadSessionResponse(modes=mode_state(session.mode), config_options=config_options)
 
     async def resume_session(self, request: ResumeSessionRequest) -> ResumeSessionResponse:
         session = await self._reopened(request)
-        return ResumeSessionResponse(modes=mode_state(session.mode), config_options=await session.options())
+        config_options = await session.options()
+        self._later(session.introduce())
+        return ResumeSessionResponse(modes=mode_state(session.mode), config_options=config_options)
 
     async def list_sessions(self, request: ListSessionsRequest) -> ListSessionsResponse:
         """Return the stored chats, the newest first; of one folder where the editor asks for that."""
@@ -276,19 +281,20 @@ class Agent:
         folders = await _folders(request.cwd, request.additional_directories)
         session_id = request.session_id
         chat_id = await self._repository.thread.do(lambda store: _chat_of(store, session_id))
-        if (former := self._sessions.pop(session_id, None)) is not None:
-            await former.close()
         if chat_id is None:
             raise UnknownSessionError(session_id)
+        # A chat is open once: also where the editor has it under the two names that it may have.
+        for former in [each for each in self._sessions.values() if each.chat.stored.id == chat_id]:
+            del self._sessions[former.id]
+            await former.close()
         session, given = self._session(session_id, await self._repository.open(chat_id), folders, request.mcp_servers)
         conversation = session.chat.conversation
         tools = _in_folders(conversation.settings.tools, folders, given)
         conversation.settings = replace(conversation.settings, tools=tools)
-        await self._add(session)
-        self._later(session.introduce())
+        self._add(session)
         return session
 
-    async def _add(self, session: EditorSession) -> None:
+    def _add(self, session: EditorSession) -> None:
         self._connection.start()
         self._sessions[session.id] = session
 

@@ -23,6 +23,7 @@ from acp.schema import (
 from pydantic import BaseModel, ValidationError
 
 from app.tools.file_access import MAX_FILE_BYTES
+from quantizer.system.errors import StorageError
 
 _FILE_TIMEOUT_S = 30.0  # of an editor that opens a file, which may ask a remote machine
 _Answer = TypeVar("_Answer", bound=BaseModel)
@@ -64,7 +65,7 @@ class Editor:
         try:
             async with asyncio.timeout(_FILE_TIMEOUT_S):
                 answer = await self._asked("fs_read_text_file", request, ReadTextFileResponse)
-        except TimeoutError:
+        except (TimeoutError, EditorGoneError):
             return None
         return answer.content if answer is not None and len(answer.content) <= MAX_FILE_BYTES else None
 
@@ -74,7 +75,7 @@ class Editor:
         try:
             async with asyncio.timeout(_FILE_TIMEOUT_S):
                 return await self._asked("fs_write_text_file", request, WriteTextFileResponse) is not None
-        except TimeoutError:
+        except (TimeoutError, EditorGoneError):
             return False
 
     async def _asked(self, method: str, request: BaseModel, kind: type[_Answer]) -> _Answer | None:
@@ -106,9 +107,12 @@ class EditorBuffers:
         return await self._editor.read_text_file(self._session_id, path)
 
     async def write(self, path: Path, text: str) -> bool:
-        return bool(self._editor.files.write_text_file) and await self._editor.write_text_file(
-            self._session_id, path, text
-        )
+        if not self._editor.files.write_text_file:
+            return False
+        if not await self._editor.write_text_file(self._session_id, path, text):
+            # Its person, or its rules, may have said no: nothing is written behind its back.
+            raise StorageError(f"The editor did not write {path.name}.", "Ask the user what they want instead.")
+        return True
 
 
 def _dumped(model: BaseModel) -> dict[str, object]:

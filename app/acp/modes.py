@@ -81,9 +81,14 @@ def is_unasked(mode: Mode, question: ApprovalQuestion, folders: Sequence[Path]) 
 
 def permission_options(question: ApprovalQuestion) -> list[PermissionOption]:
     return [
-        PermissionOption(option_id=each.value, name=decision_text(each, question).capitalize(), kind=_KINDS[each])
+        PermissionOption(option_id=each.value, name=_name(each, question), kind=_KINDS[each])
         for each in question.decisions
     ]
+
+
+def _name(decision: Decision, question: ApprovalQuestion) -> str:
+    text = decision_text(decision, question)
+    return f"Always: {text}" if _KINDS[decision] == "allow_always" else text.capitalize()
 
 
 def decision_of(answer: RequestPermissionResponse, question: ApprovalQuestion) -> Decision | None:

@@ -56,6 +56,8 @@ async def read_prompt(blocks: Sequence[Block], buffers: EditorBuffers) -> tuple[
         if read is not None:
             attachments.append(read.attachment)
             contents |= read.contents
+    if len(text) > MAX_TEXT_BYTES:
+        raise UsageError(f"The prompt is a text of more than {MAX_TEXT_BYTES >> 20} MiB.", "Ask about a part of it.")
     # Each file once, however often it is mentioned.
     question = MessageContent(
         role="user", content=printable_paste(text).strip(), attachments=tuple(dict.fromkeys(attachments))

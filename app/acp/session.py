@@ -30,7 +30,7 @@ from app.acp.editor import Editor, EditorBuffers, EditorGoneError
 from app.acp.modes import Mode, decision_of, is_unasked, mode_of, permission_options
 from app.acp.prompt import Block, read_prompt
 from app.acp.updates import call_asked, call_changed, call_started, history, said, thought
-from app.chat.branches import Ending, TranscriptEntry, empty_answer_text
+from app.chat.branches import UNSAVED_ID, Ending, TranscriptEntry, empty_answer_text
 from app.chat.compaction import AutoCompaction
 from app.chat.conversation import Message
 from app.chat.events import Added, ApprovalNeeded, Calling, ChatEvent, Note, Repeating, Result, Written
@@ -44,6 +44,7 @@ from app.connection import ServiceConnection
 from app.settings.settings import Settings
 from app.tools.approval import ApprovalQuestion, Decision
 from app.tools.backend import ToolBackend
+from app.tools.tool import ToolOutcome
 from quantizer.system.errors import StorageError, UsageError
 
 
@@ -104,7 +105,7 @@ class EditorSession:
         self._has_default_tools = has_default_tools
         self._working: asyncio.Task[StopReason] | None = None
         self._told_options: list[ConfigOption] = []
-        self._told_calls: dict[int, BaseModel] = {}  # by message: the last update
+        self._told_calls: dict[int, BaseModel | None] = {}  # by message: the last update of one that runs
         self._told_title = ""
         self._titling: asyncio.Task[None] | None = None
 
@@ -178,19 +179,20 @@ class EditorSession:
 
     async def answer(self, begin: Callable[[], object]) -> StopReason:
         """Answer what `begin` asks the chat, once the model is ready. Raises the UserError that ends it."""
+        conversation = self.chat.conversation
+        former = {id(error) for error in conversation.errors.values()}
         await self.models.answer_with(self, begin)
         await self.chat.wait()
-        n_ctx = self.chat.connection.state.n_ctx
-        if n_ctx:
-            used = self.chat.figures.n_context_tokens
+        n_ctx, used = self.chat.connection.state.n_ctx, self.chat.figures.n_context_tokens
+        if n_ctx and used:  # another engine may count nothing
             await self.tell(UsageUpdate(session_update="usage_update", used=used, size=n_ctx))
-        entries = self.chat.conversation.entries()
-        last = entries[-1] if entries else TranscriptEntry(message=Message(id=0, parent_id=None))
-        if isinstance(last.error, RoundLimitError):
+        entries = conversation.entries()
+        last = entries[-1] if entries else TranscriptEntry(message=Message(id=UNSAVED_ID, parent_id=None))
+        if last.error is not None and id(last.error) not in former:
+            if not isinstance(last.error, RoundLimitError):
+                raise last.error
             await self.tell(said(f"\n\n{last.error}"))
             return "max_turn_requests"
-        if last.error is not None:
-            raise last.error
         if text := empty_answer_text(last):
             await self.tell(thought(text))
         return "max_tokens" if last.ending is Ending.CUT else "end_turn"
@@ -258,7 +260,7 @@ class EditorSession:
             case Repeating():
                 await self.tell(thought("The answer repeats itself; cancel stops it.\n"))
             case Note(text):
-                await self.tell(thought(f"{text}\n"))
+                await self.tell(said(f"{text}\n\n"))
 
     async def _record(self) -> None:
         """Note which chat this session is, so that the editor finds it after a restart."""
@@ -276,7 +278,8 @@ class EditorSession:
         is_new = message.id not in self._told_calls
         update = call_started(entry, folder) if is_new else call_changed(entry, folder)
         if update != self._told_calls.get(message.id):
-            self._told_calls[message.id] = update
+            has_ended = message.result is not None and message.result.outcome is not ToolOutcome.RUNNING
+            self._told_calls[message.id] = None if has_ended else update
             await self.tell(update)
 
     async def _decide(self, question: ApprovalQuestion) -> None:

@@ -213,7 +213,8 @@ class OpenBuffers(Protocol):
         it."""
 
     async def write(self, path: Path, text: str) -> bool:
-        """Give a file another text, and save it; return False where the editor does not do that."""
+        """Give a file another text, and save it; return False where the editor writes no files. Raises StorageError
+        where it refuses."""
 
 
 class ToolServer(Protocol):

@@ -227,7 +227,7 @@ class Sessions:
         return None if row is None else int(row["chat_id"])
 
     def of_chats(self, chat_ids: Collection[int]) -> dict[int, str]:
-        """Return the newest session of each chat that has one."""
+        """Return a session of each chat that has one."""
         with self._database.reading() as connection:
             rows = connection.execute("SELECT id, chat_id FROM sessions").fetchall()
         return {int(row["chat_id"]): str(row["id"]) for row in rows if row["chat_id"] in chat_ids}

@@ -129,8 +129,8 @@ class FileServer(FixedServer):
         return ToolOutput("\n".join(lines), detail=now.summary if now.is_kept else f"{now.summary}, cannot be undone")
 
     async def _make(self, change: FileChange, write: _Write, context: CallContext) -> None:
-        """Make a write that was recorded, in the editor where that does it. Raises StorageError for text of the editor
-        that is not saved, which it does not replace."""
+        """Make a write that was recorded, in the editor where that writes files. Raises StorageError where it refuses,
+        and for unsaved text of one that writes none."""
         if self._buffers is not None and write.is_plain and await self._buffers.write(write.path, write.after):
             # What the editor made of it when it saved it, as its formatter does, can be undone too.
             state = await asyncio.to_thread(_state_of, write.path, write.shown)

@@ -45,6 +45,7 @@ class FakeEditor:
         self.asked: list[Any] = []
         self.files: dict[str, str] = {}
         self.written: list[tuple[str, str]] = []
+        self.refuses = False  # to write
         self.format: Callable[[str], str] = lambda text: text
         self.capabilities = ClientCapabilities(
             fs=FileSystemCapabilities(read_text_file=has_files, write_text_file=has_files)
@@ -76,6 +77,8 @@ class FakeEditor:
         return ReadTextFileResponse(content=Path(path).read_text(encoding="utf-8"))  # noqa: ASYNC240
 
     async def write_text_file(self, content: str, path: str, **_: Any) -> Any:
+        if self.refuses:
+            raise RequestError.internal_error({"details": "Permission denied"})
         self.written.append((path, content))
         self.files.pop(path, None)
         Path(path).write_text(self.format(content), encoding="utf-8")  # noqa: ASYNC240

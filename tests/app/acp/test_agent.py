@@ -11,6 +11,7 @@ from acp.exceptions import RequestError
 
 from app.chat.conversation import ChatSettings, MessageContent, MessageState
 from app.chat.store.chat_store import ChatStore
+from app.common.extras import MCP
 from app.protocol.library import LocalModel
 from app.tools.approval import ToolSettings
 from quantizer.system.errors import EngineError
@@ -258,3 +259,37 @@ async def test_mcp_servers_of_the_editor_are_switched_on_and_invalid_ones_refuse
         await connection.prompt(session_id=made["sessionId"], prompt=asks("Hello."))
     with ChatStore(tmp_path) as store:
         assert "My_notes" in store.chats.page()[0].settings.tools.enabled
+
+
+async def test_mcp_servers_need_the_extra_and_are_left_out_with_a_sentence_without_it(tmp_path, monkeypatch):
+    monkeypatch.setattr("app.acp.agent.MCP", replace(MCP, module="no_such_module"))
+    editor = FakeEditor()
+    async with opened_editor(ScriptedClient(), editor, tmp_path) as connection:
+        server = {"name": "notes", "command": "/nowhere/notes", "args": [], "env": []}
+        new = {"cwd": str(tmp_path), "mcpServers": [server]}
+        session_id = (await connection._conn.send_request("session/new", new))["sessionId"]
+        await connection.prompt(session_id=session_id, prompt=asks("Hello."))
+    assert "MCP servers need the extra `mcp`" in editor.thoughts
+
+
+async def test_a_chat_under_its_two_names_is_open_once(tmp_path):
+    async with opened_editor(ScriptedClient(), FakeEditor(), tmp_path) as connection:
+        session_id = (await connection.new_session(cwd=str(tmp_path), mcp_servers=[])).session_id
+        await connection.prompt(session_id=session_id, prompt=asks("Hello."))
+        with ChatStore(tmp_path) as store:
+            name = store.chats.page()[0].prompt_cache_key
+        await connection.load_session(cwd=str(tmp_path), session_id=name, mcp_servers=[])
+        with pytest.raises(RequestError, match="There is no session"):
+            await connection.prompt(session_id=session_id, prompt=asks("Hello."))
+        assert (await connection.prompt(session_id=name, prompt=asks("Hello."))).stop_reason == "end_turn"
+
+
+async def test_a_command_after_a_failed_answer_does_not_fail_with_it(tmp_path):
+    failing = ScriptedReply(deltas=("Some",), ending=EngineError("The engine ended.", "Try again."))
+    editor = FakeEditor()
+    async with opened_editor(ScriptedClient(failing), editor, tmp_path) as connection:
+        session_id = (await connection.new_session(cwd=str(tmp_path), mcp_servers=[])).session_id
+        with pytest.raises(RequestError, match="The engine ended"):
+            await connection.prompt(session_id=session_id, prompt=asks("Go."))
+        await connection.prompt(session_id=session_id, prompt=asks("/compact"))
+    assert "There is nothing to compact" in editor.text

@@ -81,7 +81,15 @@ async def test_without_the_capability_the_disk_is_read_and_written(tmp_path, not
     assert (editor.written, notes.read_text(encoding="utf-8")) == ([], "one\n2\n")
 
 
-async def test_an_editor_that_refuses_to_write_leaves_saved_files_to_us_and_unsaved_ones_alone(tmp_path, notes):
+async def test_what_an_editor_refuses_to_write_is_not_written_behind_its_back(tmp_path, notes):
+    editor = FakeEditor(has_files=True)
+    editor.refuses = True
+    client = await _prompted(tmp_path, editor, calling(EDIT), said("Sorry."))
+    assert "The editor did not write notes.txt." in client.requests[1][-1].content
+    assert notes.read_text(encoding="utf-8") == "one\ntwo\n"
+
+
+async def test_an_editor_that_only_reads_leaves_saved_files_to_us_and_keeps_its_unsaved_ones(tmp_path, notes):
     editor = FakeEditor(has_files=True)
     editor.capabilities.fs.write_text_file = False
     await _prompted(tmp_path, editor, calling(EDIT), said("Done."))

@@ -94,6 +94,7 @@ async def test_pictures_and_sounds_are_attached_with_their_contents():
 REFUSED = [
     ((), UsageError, "The prompt is empty"),
     ((text_block("  "),), UsageError, "The prompt is empty"),
+    ((text_block("x" * (5 << 20)),), UsageError, "The prompt is a text of more than 4 MiB"),
     ((image_block("no base64!", "image/png"),), UsageError, "is not valid base64"),
     ((resource_link_block("x", "file:///nowhere/at/all.txt"),), StorageError, "all.txt cannot be read"),
     (
