@@ -11,7 +11,7 @@ import logging
 import os
 import re
 import uuid
-from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -156,7 +156,7 @@ class Agent:
 
     async def initialize(self, request: InitializeRequest) -> InitializeResponse:
         self.editor.capabilities = request.client_capabilities or self.editor.capabilities
-        self._connection.start()  # while the editor draws
+        self._connection.connect()  # while the editor draws
         has_mcp = MCP.is_installed
         return InitializeResponse(
             protocol_version=PROTOCOL_VERSION,
@@ -189,24 +189,17 @@ class Agent:
         conversation.settings = (await session.settings_editor.defaults(options.settings)).overridden(options.answering)
         tools = await options.tools.applied(_in_folders(ToolSettings(), folders, given), session.tools)
         conversation.settings = replace(conversation.settings, tools=tools)
-        self._add(session)
-        config_options = await session.options()
-        self._later(session.introduce())
-        return NewSessionResponse(session_id=session_id, modes=mode_state(session.mode), config_options=config_options)
+        await self._add(session)
+        return NewSessionResponse(session_id=session_id, **await self._choices(session))
 
     async def load_session(self, request: LoadSessionRequest) -> LoadSessionResponse:
         """Open a stored chat, and tell it as it was held before this returns."""
         session = await self._reopened(request)
         await session.replay()
-        config_options = await session.options()
-        self._later(session.introduce())
-        return LoadSessionResponse(modes=mode_state(session.mode), config_options=config_options)
+        return LoadSessionResponse(**await self._choices(session))
 
     async def resume_session(self, request: ResumeSessionRequest) -> ResumeSessionResponse:
-        session = await self._reopened(request)
-        config_options = await session.options()
-        self._later(session.introduce())
-        return ResumeSessionResponse(modes=mode_state(session.mode), config_options=config_options)
+        return ResumeSessionResponse(**await self._choices(await self._reopened(request)))
 
     async def list_sessions(self, request: ListSessionsRequest) -> ListSessionsResponse:
         """Return the stored chats, the newest first; of one folder where the editor asks for that."""
@@ -282,7 +275,7 @@ class Agent:
         session_id = request.session_id
         chat_id = await self._repository.thread.do(lambda store: _chat_of(store, session_id))
         if chat_id is None:
-            raise UnknownSessionError(session_id)
+            return self._open_session(session_id)  # one that was not asked anything yet
         # A chat is open once: also where the editor has it under the two names that it may have.
         for former in [each for each in self._sessions.values() if each.chat.stored.id == chat_id]:
             del self._sessions[former.id]
@@ -291,18 +284,21 @@ class Agent:
         conversation = session.chat.conversation
         tools = _in_folders(conversation.settings.tools, folders, given)
         conversation.settings = replace(conversation.settings, tools=tools)
-        self._add(session)
+        await self._add(session)
         return session
 
-    def _add(self, session: EditorSession) -> None:
-        self._connection.start()
+    async def _add(self, session: EditorSession) -> None:
         self._sessions[session.id] = session
+        await self._models.preload(session)
 
-    def _later(self, work: Coroutine[Any, Any, None]) -> None:
-        """Run `work` behind the response that is about to be sent: an editor does not know the session before it."""
-        task = asyncio.create_task(work)
+    async def _choices(self, session: EditorSession) -> dict[str, Any]:
+        """Return what a person can choose in a session, for the response that opens it. What can be typed there is told
+        behind that: an editor does not know the session before."""
+        config_options = await session.options()
+        task = asyncio.create_task(session.introduce())
         self._background.add(task)
         task.add_done_callback(self._background.discard)
+        return {"modes": mode_state(session.mode), "config_options": config_options}
 
 
 class SharedModels:
@@ -329,6 +325,16 @@ class SharedModels:
             return model.path, printable_line(model.id)
         loaded = await service.load(typed)
         return loaded, printable_line(loaded)
+
+    async def preload(self, session: EditorSession) -> None:
+        """Load the model of a session that was opened, unless another one is answering or about to."""
+        is_free = not self._one_at_a_time.locked() and not any(
+            each.chat.is_answering for each in self._sessions.values()
+        )
+        if is_free and not self._connection.is_using(session.model):
+            await self._connection.use_model(session.model)
+        else:
+            self._connection.start()
 
     async def answer_with(self, session: EditorSession, begin: Callable[[], object]) -> None:
         connection = self._connection

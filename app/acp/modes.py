@@ -1,4 +1,4 @@
-"""What an editor decides about calls: the modes of a session, and the options of a permission request. Pure.
+"""What an editor decides about calls: the modes of a session, and the options of a permission request.
 
 A mode is a decision of the person, made before the call: it allows what the built-in tools do in the session's folders,
 never what a server of others does, and a refusal of the chat's rules counts before it.
@@ -6,6 +6,8 @@ never what a server of others does, and a refusal of the chat's rules counts bef
 
 from __future__ import annotations
 
+import json
+import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -72,11 +74,17 @@ def mode_state(current: Mode) -> SessionModeState:
 
 
 def is_unasked(mode: Mode, question: ApprovalQuestion, folders: Sequence[Path]) -> bool:
-    """Return whether a mode allows a call: of a tool of localllm, and a command only in one of `folders`."""
+    """Return whether a mode allows a call: of a tool of localllm that reads, writes or runs in one of `folders`, the
+    first of which is where relative paths begin. A chat may have other folders, which its editor has not open."""
     tool, command = question.tool, question.preview.command
     if tool.server not in _IN_FOLDERS or tool.effect not in mode.unasked:
         return False
-    return command is None or any(Path(command.folder).is_relative_to(folder) for folder in folders)
+    if command is not None:
+        place = Path(command.folder)
+    else:
+        path = json.loads(question.arguments or "{}").get("path", ".")  # checked against the tool's schema before
+        place = Path(os.path.realpath(folders[0] / path))
+    return any(place.is_relative_to(folder) for folder in folders)
 
 
 def permission_options(question: ApprovalQuestion) -> list[PermissionOption]:

@@ -171,11 +171,19 @@ def chat_options(command: Callable[..., Any]) -> Callable[..., Any]:
     """Give `command` what a verb that chats takes: its first arguments are AnswerOptions and ToolOptions, then how to
     load the model, and where the engine is. It takes every other setting too, out of its help, which would not be read
     with forty options."""
+    return _loading_options(options("stats")(options_of(ToolOptions)(command)))
+
+
+def agent_options(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Give `command` what `chat_options` does, but for what only a terminal shows."""
+    return _loading_options(options_of(ToolOptions)(command))
+
+
+def _loading_options(command: Callable[..., Any]) -> Callable[..., Any]:
     own = {*_SHOWN_IN_CHATS, "model", "system"}  # which the verb declares itself
     others = [row for name, row in SETTINGS.items() if name not in own]
     loading = _all_of([SETTINGS[name] for name in _SHOWN_IN_CHATS], others)
-    with_tools = options_of(ToolOptions)(command)
-    return options_of(AnswerOptions)(loading(option("assume_yes", help=LOAD_ANYWAY)(options("stats")(with_tools))))
+    return options_of(AnswerOptions)(loading(option("assume_yes", help=LOAD_ANYWAY)(command)))
 
 
 def service_options(command: _Command) -> _Command:

@@ -9,7 +9,7 @@ from dataclasses import replace
 
 import click
 
-from app.cli.options import AnswerOptions, ToolOptions, chat_options, setting_options
+from app.cli.options import AnswerOptions, ToolOptions, agent_options, setting_options
 from app.cli.prompts import exit_on_signals
 from app.cli.resources import resolve_settings
 
@@ -27,14 +27,13 @@ _MODES = ("ask", "edit", "auto")  # `app.acp.modes` has them; its package is not
     show_default=True,
     help="What new sessions do unasked: read in the folder (ask), change files too (edit), run commands too (auto).",
 )
-@chat_options
+@agent_options
 def acp(
     answering: AnswerOptions,
     tools: ToolOptions,
     model: str | None,
     mode_id: str,
     *,
-    stats: bool,  # noqa: ARG001 - an editor shows what it wants
     assume_yes: bool,
     **flags: object,
 ) -> None:

@@ -293,3 +293,23 @@ async def test_a_command_after_a_failed_answer_does_not_fail_with_it(tmp_path):
             await connection.prompt(session_id=session_id, prompt=asks("Go."))
         await connection.prompt(session_id=session_id, prompt=asks("/compact"))
     assert "There is nothing to compact" in editor.text
+
+
+async def test_a_session_that_was_not_asked_anything_yet_can_be_loaded(tmp_path):
+    async with opened_editor(ScriptedClient(), FakeEditor(), tmp_path) as connection:
+        session_id = (await connection.new_session(cwd=str(tmp_path), mcp_servers=[])).session_id
+        await connection.load_session(cwd=str(tmp_path), session_id=session_id, mcp_servers=[])
+        assert (await connection.prompt(session_id=session_id, prompt=asks("Hello."))).stop_reason == "end_turn"
+
+
+async def test_no_model_is_loaded_before_a_session_needs_one_and_then_its_own(tmp_path):
+    with ChatStore(tmp_path) as store:
+        chat = store.chats.create(title="Old", model="qwen")
+        store.messages.add(chat.id, None, MessageContent(role="user", content="Hello."))
+    client = ScriptedClient()
+    async with opened_editor(client, FakeEditor(), tmp_path) as connection:
+        await connection.list_sessions()
+        assert client.loads == []
+        await connection.load_session(cwd=str(tmp_path), session_id=chat.prompt_cache_key, mcp_servers=[])
+        await connection.prompt(session_id=chat.prompt_cache_key, prompt=asks("And now?"))
+    assert set(client.loads) == {"qwen"}

@@ -115,6 +115,21 @@ async def test_what_leads_out_of_the_folder_or_to_the_network_is_asked_or_refuse
     assert not (tmp_path / "outside.txt").exists()
 
 
+async def test_a_mode_allows_nothing_in_folders_of_the_chat_that_the_editor_has_not_open(tmp_path, folder):
+    other = tmp_path / "other"
+    other.mkdir()
+    outside = call(6, "write_file", path=str(other / "a.txt"), content="x")
+    (folder / "link").symlink_to(other)
+    linked = call(7, "write_file", path="link/b.txt", content="x")
+    client, editor = ScriptedClient(calling(outside, linked, WRITE), said("Done.")), FakeEditor(["deny", "deny"])
+    async with opened_editor(client, editor, tmp_path, mode="auto") as connection:
+        session_id = (await connection.new_session(cwd=str(folder), mcp_servers=[])).session_id
+        await connection.prompt(session_id=session_id, prompt=asks(f"/tools folder {other}"))
+        await connection.prompt(session_id=session_id, prompt=asks("Go."))
+    assert len(editor.asked) == 2
+    assert (list(other.iterdir()), (folder / "new.txt").exists()) == ([], True)
+
+
 async def test_a_refusal_of_the_chat_counts_before_the_mode(tmp_path, folder):
     client, editor = ScriptedClient(calling(EDIT), said("Sorry."), calling(EDIT), said("Sorry.")), FakeEditor(["never"])
     async with opened_editor(client, editor, tmp_path) as connection:
