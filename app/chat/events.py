@@ -7,12 +7,15 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator
 from dataclasses import dataclass
-from typing import TypeAlias
+from typing import TYPE_CHECKING, TypeAlias
 
 from app.chat.conversation import Message
 from app.protocol.chat import Completed, PromptProgress
 from app.tools.approval import ApprovalQuestion
 from quantizer.system.errors import UserError
+
+if TYPE_CHECKING:
+    from app.tools.server_requests import Form
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,6 +80,13 @@ class ApprovalNeeded:
 
 
 @dataclass(frozen=True, slots=True)
+class FormNeeded:
+    """The person agreed that a server asks them; `ChatState.approvals` takes what they fill in."""
+
+    form: Form
+
+
+@dataclass(frozen=True, slots=True)
 class Result:
     """A call ended, however it did."""
 
@@ -118,6 +128,7 @@ ChatEvent: TypeAlias = (
     | Failed
     | Calling
     | ApprovalNeeded
+    | FormNeeded
     | Result
     | Paused
     | Summarizing

@@ -10,10 +10,11 @@ import asyncio
 from collections.abc import Sequence
 from contextlib import aclosing
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 from app.chat.branches import LiveCall
 from app.chat.conversation import Message, MessageContent, MessageState
-from app.chat.events import ApprovalNeeded, Calling, Events, Result
+from app.chat.events import ApprovalNeeded, Calling, Events, FormNeeded, Result
 from app.chat.state import ChatState
 from app.chat.turns import made_calls
 from app.protocol.chat import ToolCall
@@ -21,6 +22,9 @@ from app.tools.approval import ApprovalQuestion, next_step, repeat_note
 from app.tools.backend import CallRequest, FinishedCall, ToolBackend
 from app.tools.tool import MAX_CHARACTERS, ToolOutcome, ToolProgress, ToolResult, characters_for
 from quantizer.system.errors import UserError
+
+if TYPE_CHECKING:
+    from app.tools.server_requests import Form
 
 SHOWN_AFTER_S = 0.1  # the pace of a terminal: a tool may report progress a thousand times a second
 _STOPPED = "The user stopped this call in the middle. What it did until then is not undone."
@@ -81,7 +85,7 @@ async def _run_call(chat: ChatState, tools: ToolBackend, call: ToolCall) -> Even
     news.clear()
     running = asyncio.create_task(_run_to_end(chat, tools, call, message_id))
     running.add_done_callback(lambda _: news.set())
-    asked: ApprovalQuestion | None = None
+    asked: ApprovalQuestion | Form | None = None
     finished: FinishedCall | None = None
     try:
         yield Calling(messages[message_id])
@@ -92,6 +96,9 @@ async def _run_call(chat: ChatState, tools: ToolBackend, call: ToolCall) -> Even
             if question is not None and question is not asked:
                 asked = question
                 yield ApprovalNeeded(question)
+            elif (form := chat.approvals.form) is not None and form is not asked:
+                asked = form
+                yield FormNeeded(form)
             elif not running.done():
                 yield Calling(messages[message_id])
                 await asyncio.wait({running}, timeout=SHOWN_AFTER_S)
@@ -100,9 +107,10 @@ async def _run_call(chat: ChatState, tools: ToolBackend, call: ToolCall) -> Even
         # Shielded: whoever stops twice must not leave a call that is stored as running.
         await asyncio.shield(_stop(chat, message_id, running) if finished is None else _end(chat, message_id, finished))
     yield Result(messages[message_id])
-    if finished.rule is not None:
+    gained = (*((finished.rule,) if finished.rule is not None else ()), *finished.request_rules)
+    if gained:
         settings = chat.conversation.settings
-        rules = tuple(dict.fromkeys((*settings.tools.rules, finished.rule)))  # the person's answer for further calls
+        rules = tuple(dict.fromkeys((*settings.tools.rules, *gained)))  # the person's answer for further calls
         chat.conversation.settings = replace(settings, tools=replace(settings.tools, rules=rules))
         await chat.stored.prepare("", chat.model, chat.conversation.settings)
 
@@ -139,7 +147,10 @@ async def _run_to_end(chat: ChatState, tools: ToolBackend, call: ToolCall, messa
     n_ctx = chat.connection.state.n_ctx
     max_characters = characters_for(n_ctx) if n_ctx else MAX_CHARACTERS
     settings = conversation.settings.tools
-    request = CallRequest(call, settings, chat.approvals, on_progress, on_update, max_characters)
+    from app.chat.request_helper import ChatHelper  # not at the start
+
+    helper = ChatHelper(chat)
+    request = CallRequest(call, settings, chat.approvals, on_progress, on_update, max_characters, helper)
     try:
         finished = await tools.run(request)
     except UserError as error:

@@ -31,6 +31,7 @@ from quantizer.system.errors import UserError
 
 if TYPE_CHECKING:
     from app.knowledge.texts import TextIndex
+    from app.tools.server_requests import Form, FormValue
 
 _MIN_RATE_SPAN_S = 0.2
 _REASONING_S, _N_REASONING_TOKENS = "thought_s", "n_thought_tokens"  # keys of a message's stats
@@ -357,12 +358,15 @@ class _Waiting:
 
 class ApprovalQueue:
     """Implements `app.tools.approval.Approver`. Calls `on_change` when a question comes or goes; `news` is set when one
-    comes."""
+    comes. `form` is what the person fills in now, None for nothing."""
 
     def __init__(self, on_change: Callable[[], None]) -> None:
         self.news = asyncio.Event()
+        self.form: Form | None = None
         self._on_change = on_change
         self._waiting: tuple[_Waiting, ...] = ()
+        self._filled: asyncio.Future[Mapping[str, FormValue] | None] | None = None
+        self._one_form = asyncio.Lock()
 
     @property
     def questions(self) -> tuple[ApprovalQuestion, ...]:
@@ -389,6 +393,23 @@ class ApprovalQueue:
         asked.answer.set_result(decision)
         self._remove(asked)  # now, so that the next one is shown before the next key
         return True
+
+    async def fill(self, form: Form) -> Mapping[str, FormValue] | None:
+        """Return what the person fills in, None where they do not. Cancelling it withdraws the form."""
+        async with self._one_form:
+            self.form, self._filled = form, asyncio.get_running_loop().create_future()
+            self.news.set()
+            self._on_change()
+            try:
+                return await self._filled
+            finally:
+                self.form = self._filled = None
+                self._on_change()
+
+    def filled(self, form: Form, values: Mapping[str, FormValue] | None) -> None:
+        """Take what was filled into this very form; nothing if it does not wait any more."""
+        if self.form is form and self._filled is not None and not self._filled.done():
+            self._filled.set_result(values)
 
     def _remove(self, asked: _Waiting) -> None:
         if asked in self._waiting:

@@ -12,6 +12,7 @@ import select
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
+from typing import TYPE_CHECKING
 
 import click
 
@@ -19,6 +20,10 @@ from app.cli.output.format import styled
 from app.common.terminal import printable_line
 from app.tools.approval import ApprovalQuestion, Decision
 from app.tools.display import KEYS, LineKind, StyledLine, decision_text, question_lines, question_title
+from quantizer.system.errors import UserError
+
+if TYPE_CHECKING:
+    from app.tools.server_requests import Form, FormValue
 
 _COLORS: dict[LineKind, str] = {"added": "green", "removed": "red", "place": "cyan"}
 ARMED_S = 0.25  # keys that are on their way while a question appears do not answer it
@@ -62,10 +67,45 @@ class TerminalApprover:
             _echo("Type one of the letters, then Enter.")
 
 
+async def fill_at_terminal(form: Form, before: Callable[[], None]) -> dict[str, FormValue] | None:
+    """Return what the person types into a form, a line for each field; None where there is no terminal, or for a dot
+    alone."""
+    before()
+    values: dict[str, FormValue] = {}
+    with _opened_terminal() as terminal:
+        if terminal is None:
+            return None
+        _echo(f"{printable_line(form.server)} asks:", bold=True)
+        for line in form.message.split("\n"):
+            _echo(line)
+        _echo("Enter alone takes the value in brackets; a dot alone fills nothing in.")
+        for field in form.fields:
+            while True:
+                await asyncio.sleep(ARMED_S)
+                _drop_typed(terminal)
+                given = f" [{field.default}]" if field.default else ""
+                about = f"{field.description} " if field.description else ""
+                _echo(f"{field.title}: {about}({field.hint}){given}")
+                typed = (await _line(terminal, at_end=".")).strip()
+                if typed == ".":
+                    return None
+                try:
+                    value = field.value_of(typed or field.default)
+                except UserError as error:
+                    _echo(str(error))
+                    continue
+                if value is not None:
+                    values[field.name] = value
+                break
+    return values
+
+
 def allowing_option(question: ApprovalQuestion) -> str:
     """Return the option of a command line that allows such a call."""
     import shlex
 
+    if question.preview.kind in ("form", "sampling"):
+        return "An answer at a terminal"
     if (command := question.preview.command) is not None:
         if not all(each.isprintable() for each in command.argv):
             return "An answer at a terminal"  # what cannot be shown cannot be copied
@@ -132,8 +172,8 @@ def _drop_typed(descriptor: int) -> None:
         termios.tcflush(descriptor, termios.TCIFLUSH)
 
 
-async def _line(descriptor: int) -> str:
-    """Return the next line; "n" at the end of the input. Cancelling it leaves the input to others."""
+async def _line(descriptor: int, at_end: str = "n") -> str:
+    """Return the next line; `at_end` at the end of the input. Cancelling it leaves the input to others."""
     if sys.platform == "win32":
         return await _windows_line()
     loop, is_ready = asyncio.get_running_loop(), asyncio.Event()
@@ -155,7 +195,7 @@ async def _line(descriptor: int) -> str:
             except OSError:  # the terminal closed
                 piece = b""
             if not piece:
-                return "n"
+                return at_end
             data += piece
     finally:
         if is_watched:

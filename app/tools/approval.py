@@ -105,9 +105,13 @@ class ApprovalQuestion:
 
     @property
     def decisions(self) -> tuple[Decision, ...]:
-        """The answers that it takes: a command is never allowed by its server, and only one has a beginning."""
-        other = Decision.BEGINNING if self.preview.command is None else Decision.SERVER
-        return tuple(each for each in Decision if each is not other)
+        """The answers that it takes: a command is never allowed by its server, and only one has a beginning; what a
+        server asks for is no tool of it, and a form is never filled in unseen."""
+        others = {Decision.BEGINNING if self.preview.command is None else Decision.SERVER}
+        others |= {"form": {Decision.SERVER, Decision.TOOL}, "sampling": {Decision.SERVER}}.get(
+            self.preview.kind, set()
+        )
+        return tuple(each for each in Decision if each not in others)
 
 
 class Approver(Protocol):

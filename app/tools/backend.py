@@ -7,20 +7,25 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from app.protocol.chat import ToolCall
 from app.tools.approval import ApprovalRule, Approver, ToolSettings
 from app.tools.tool import MAX_CHARACTERS, FileChange, ServerStatus, ServerTool, ToolProgress, ToolResult
 
+if TYPE_CHECKING:
+    from app.tools.server_requests import RequestHelper
+
 
 @dataclass(frozen=True, slots=True)
 class FinishedCall:
-    """The end of a call: the text for the model, bounded and printable, the result, and a rule that the chat gains."""
+    """The end of a call: the text for the model, bounded and printable, the result, and a rule that the chat gains; the
+    `request_rules` are about what the server of the call asked for meanwhile."""
 
     text: str
     result: ToolResult
     rule: ApprovalRule | None = None
+    request_rules: tuple[ApprovalRule, ...] = ()
 
 
 async def _ignore_result(_: ToolResult) -> None: ...
@@ -31,7 +36,8 @@ class CallRequest:
     """A call that a model made, whose tool and arguments may be anything; the settings of its chat, and who is asked.
     `on_update` is awaited with the result so far before anything changes: with its title before the question, and with
     each file change before it is made. `on_progress` never waits. The text of the end has at most `max_characters`
-    (`app.tools.tool.characters_for` knows how many a context has room for)."""
+    (`app.tools.tool.characters_for` knows how many a context has room for). `helper` answers what a server asks for
+    during the call; without one it gets nothing."""
 
     call: ToolCall
     settings: ToolSettings
@@ -39,6 +45,7 @@ class CallRequest:
     on_progress: Callable[[ToolProgress], None] = lambda _: None
     on_update: Callable[[ToolResult], Awaitable[None]] = _ignore_result
     max_characters: int = MAX_CHARACTERS
+    helper: RequestHelper | None = None
 
 
 class ToolBackend(Protocol):

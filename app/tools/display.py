@@ -87,6 +87,7 @@ _RISKS = {
     Effect.FETCH: "Sends a request to the network",
     Effect.UNKNOWN: "What it does is known to its server only",
 }
+_REQUEST_RISKS = {"form": "The server gets what you answer", "sampling": "The server gets what the model answers"}
 _SEPARATOR = " · "
 _LEAST_S = 0.1  # a duration that is worth its place
 _PREFIX_CHARACTERS = 44
@@ -113,6 +114,8 @@ def question_lines(question: ApprovalQuestion, *, is_folded: bool = False) -> tu
     if preview.kind == "arguments":
         return *heading, *arguments
     text = preview.text.rstrip("\n")
+    if preview.kind in _REQUEST_RISKS:
+        return *heading, *plain_lines(text)
     shown = diff_lines(text) if preview.kind == "diff" else plain_lines(text)
     if is_folded and preview.kind == "diff":
         return *heading, *shown, StyledLine(f"▸ {ARGUMENTS}: O shows them", "place")
@@ -121,6 +124,8 @@ def question_lines(question: ApprovalQuestion, *, is_folded: bool = False) -> tu
 
 def risk_text(question: ApprovalQuestion) -> str:
     """Return what the call may do at most, in words."""
+    if question.preview.kind in _REQUEST_RISKS:
+        return _REQUEST_RISKS[question.preview.kind]
     if question.preview.kind != "diff":
         return _RISKS[question.tool.effect]
     kinds = [line.kind for line in diff_lines(question.preview.text)]
@@ -132,6 +137,8 @@ def risk_text(question: ApprovalQuestion) -> str:
 def decision_text(decision: Decision, question: ApprovalQuestion) -> str:
     """Return what a decision means for this call."""
     command = question.preview.command
+    if question.preview.kind in _REQUEST_RISKS and decision is Decision.TOOL:
+        return f"always for {printable_line(question.tool.server)} in this chat"
     shown = quoted_command(command.argv) if command is not None else ""
     if len(shown) > _PREFIX_CHARACTERS:  # the command itself has been shown
         shown = "this"

@@ -11,7 +11,8 @@ import asyncio
 import json
 import re
 import time
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -29,6 +30,7 @@ from app.tools.approval import (
 )
 from app.tools.argument_check import read_arguments
 from app.tools.backend import CallRequest, FinishedCall
+from app.tools.server_requests import ServerRequests
 from app.tools.tool import (
     CallContext,
     FileChange,
@@ -117,6 +119,7 @@ class ToolRunner:
                 on_progress=request.on_progress,
                 record_change=running.record,
                 max_characters=request.max_characters,
+                requests=running.requests,
             )
             server = self._servers[tool.server]
             preview = await server.preview(tool, arguments, context)
@@ -153,6 +156,13 @@ class _RunningCall:
         self.rule: ApprovalRule | None = None
         self._tool = tool
         self._request = request
+        self.requests: ServerRequests | None = None
+        if request.helper is not None:
+            rules = request.settings.rules
+            self.requests = ServerRequests(request.approver, request.helper, rules, self._paused)
+        self._timeout: asyncio.Timeout | None = None
+        self._n_pauses = 0
+        self._left_s = 0.0
         self._begun_s = time.monotonic()
         self._result = ToolResult(
             call_id=request.call.call_id, tool=tool.name, server=tool.server, title=_line(tool.title or tool.name)
@@ -171,6 +181,7 @@ class _RunningCall:
         limit_s = self._tool.timeout_s or None
         try:
             async with asyncio.timeout(limit_s) as timeout:
+                self._timeout = timeout
                 output = await server.call(self._tool, arguments, context)
         except TimeoutError:
             if not timeout.expired():  # it is the server's own
@@ -183,6 +194,25 @@ class _RunningCall:
         n_bytes = len(output.text.encode("utf-8", "replace")) if output.n_bytes is None else output.n_bytes
         sources = tuple(replace(each, text=cleaned(each.text)) for each in output.sources)
         return self.finished(outcome, output.text, output.detail, n_bytes, sources)
+
+    @contextmanager
+    def _paused(self) -> Iterator[None]:
+        """Let the time of the call stand still while the person or the model answers its server."""
+        timeout, now_s = self._timeout, asyncio.get_running_loop().time
+        if timeout is None or timeout.expired() or (not self._n_pauses and timeout.when() is None):
+            yield
+            return
+        if not self._n_pauses:
+            self._left_s = (timeout.when() or now_s()) - now_s()
+            timeout.reschedule(None)
+        self._n_pauses += 1
+        try:
+            yield
+        finally:
+            self._n_pauses -= 1
+            if not self._n_pauses and not timeout.expired():
+                with suppress(RuntimeError):  # the call has ended
+                    timeout.reschedule(now_s() + self._left_s)
 
     def finished(
         self, outcome: ToolOutcome, text: str, detail: str = "", n_bytes: int = 0, sources: tuple[Source, ...] = ()
@@ -197,7 +227,8 @@ class _RunningCall:
             duration_s=duration_s,
             sources=sources,
         )
-        return FinishedCall(bounded(text, self._request.max_characters) or "(no output)", result, self.rule)
+        gained = tuple(self.requests.gained) if self.requests is not None else ()
+        return FinishedCall(bounded(text, self._request.max_characters) or "(no output)", result, self.rule, gained)
 
 
 def _unknown(call: ToolCall, offered: Sequence[ServerTool]) -> FinishedCall:

@@ -10,10 +10,13 @@ from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
-from typing import Any, Literal, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any, Literal, Protocol, runtime_checkable
 
 from app.common.terminal import printable_paste
 from app.protocol.chat import Source, Tool
+
+if TYPE_CHECKING:
+    from app.tools.server_requests import ServerRequests
 
 
 class ToolOutcome(Enum):
@@ -157,10 +160,11 @@ class BoundCommand:
 @dataclass(frozen=True, slots=True)
 class Preview:
     """What a call would do, for the person who approves it; not yet safe for a terminal. `title` is one line ("write
-    notes.md", "run pytest -q"). `text` is a unified diff, the command with its folder and environment, or the arguments
-    as indented JSON. `command` is what runs where the tool runs one."""
+    notes.md", "run pytest -q"). `text` is a unified diff, the command with its folder and environment, the arguments as
+    indented JSON, or what a server asks for during a call: a "form", or "sampling" of the model. `command` is what runs
+    where the tool runs one."""
 
-    kind: Literal["diff", "command", "arguments"]
+    kind: Literal["diff", "command", "arguments", "form", "sampling"]
     title: str
     text: str
     command: BoundCommand | None = None
@@ -197,12 +201,14 @@ async def _record_nothing(_: FileChange) -> None: ...
 class CallContext:
     """What a call may use: the folders of the chat, the first of which is where relative paths and commands begin.
     `record_change` is awaited before a file is changed, so that a kill between both loses nothing. `on_progress` never
-    waits. Of a longer text than `max_characters` the model gets head and tail: a server may choose better."""
+    waits. Of a longer text than `max_characters` the model gets head and tail: a server may choose better. `requests`
+    is what a server may ask for meanwhile, None where nobody answers it."""
 
     folders: tuple[Path, ...] = ()
     on_progress: Callable[[ToolProgress], None] = lambda _: None
     record_change: Callable[[FileChange], Awaitable[None]] = _record_nothing
     max_characters: int = MAX_CHARACTERS
+    requests: ServerRequests | None = None
 
 
 class OpenBuffers(Protocol):

@@ -34,6 +34,7 @@ from tui.markdown.document import code_blocks
 from tui.widgets.screens import CommandScreen
 
 if TYPE_CHECKING:
+    from tui.chat.tools.form import FormDialog
     from tui.knowledge.updater import KnowledgeUpdater
 
 
@@ -427,6 +428,7 @@ class ToolActions:
         self._messages = messages
         self._tools_editor = editor
         self._show_status = show_status
+        self._form_dialog: FormDialog | None = None
         self._asking: tuple[OpenChat, ...] = ()  # chats that are not shown, as the person knows it
         self._updater: KnowledgeUpdater | None = None
 
@@ -525,12 +527,33 @@ class ToolActions:
                 self._view.focus_prompt()  # at once: the next key is for no question that was not seen
             if is_other and panel.display:
                 self._call_attention()
+        self._show_form()
         for line in self._screen.own(OtherQuestions):
             asking = self._view.session.asking
             line.show([chat.title for chat in asking])
             if set(asking) - set(self._asking):
                 self._call_attention()
             self._asking = asking
+
+    def _show_form(self) -> None:
+        """Open the form to which the person agreed, and close one that is withdrawn."""
+        approvals = self._view.chat.approvals
+        form, dialog = approvals.form, self._form_dialog
+        if dialog is not None and dialog.form is not form:
+            self._form_dialog = None
+            if dialog.is_attached and dialog.is_current:
+                dialog.dismiss(None)
+        if form is not None and self._form_dialog is None:
+            from tui.chat.tools.form import FormDialog
+
+            opened = self._form_dialog = FormDialog(form)
+
+            def closed(_: object) -> None:
+                if self._form_dialog is opened:
+                    self._form_dialog = None
+                approvals.filled(form, opened.values)
+
+            self._screen.app.push_screen(opened, closed)
 
     def _call_attention(self) -> None:
         """Say that a question waits, where it cannot be seen; ring if the person may be away."""

@@ -46,7 +46,7 @@ class TableDialog(ModalScreen[None]):
             yield Static(table)
 
 
-class _Dialog(ModalScreen[str | None]):
+class Dialog(ModalScreen[str | None]):
     """A panel with an explanation, if there is one, above what a subclass asks; Escape returns None."""
 
     CSS_PATH = "dialogs.tcss"
@@ -71,7 +71,7 @@ class _Dialog(ModalScreen[str | None]):
         raise NotImplementedError
 
 
-class ChoiceDialog(_Dialog):
+class ChoiceDialog(Dialog):
     """Returns the id of the choice, or None after Escape. The first choice is highlighted; `title` is trusted text. If
     `is_numbered`, the keys 1 to 9 choose too."""
 
@@ -100,7 +100,7 @@ class ChoiceDialog(_Dialog):
         self.dismiss(event.option_id)
 
 
-class InputDialog(_Dialog):
+class InputDialog(Dialog):
     """Asks until `take` accepts the line without a UserError, or the user cancels. `title` is trusted text.
     `suggester` completes the line."""
 
@@ -138,7 +138,7 @@ class InputDialog(_Dialog):
             self.dismiss()
 
 
-class ProgressDialog(_Dialog, inherit_bindings=False):
+class ProgressDialog(Dialog, inherit_bindings=False):
     """Shows how far something is, by the `share` of it that is done, until `end`; Esc calls `stop`. `title` is trusted
     text."""
 

@@ -17,9 +17,9 @@ from app.chat.activity import loading_activity, spinner
 from app.chat.backend import ConnectionState
 from app.chat.branches import Ending, TranscriptEntry, empty_answer_text
 from app.chat.conversation import Attachment, Message
-from app.chat.events import ApprovalNeeded, ChatEvent, Note, Repeating, Result, Written
+from app.chat.events import ApprovalNeeded, ChatEvent, FormNeeded, Note, Repeating, Result, Written
 from app.chat.state import ApprovalQueue, format_reasoning
-from app.cli.approval import TerminalApprover
+from app.cli.approval import TerminalApprover, fill_at_terminal
 from app.cli.output.format import styled
 from app.cli.output.word_wrap import WordWrap
 from app.common.terminal import printable, printable_line
@@ -107,6 +107,12 @@ class AnswerPrinter:
                 self.is_asking = True
                 try:
                     approvals.answer(question, await self._approver.ask(question))
+                finally:
+                    self.is_asking = False
+            case FormNeeded(form):
+                self.is_asking = True
+                try:
+                    approvals.filled(form, await fill_at_terminal(form, self.interrupt))
                 finally:
                     self.is_asking = False
             case Note(text):

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from app.tools.mcp.config import ServerConfig, ToolError
+from app.tools.server_requests import FormValue, SampledText, SamplingRequest
 from app.tools.tool import ToolProgress
 
 
@@ -37,7 +38,7 @@ class ServerInfo:
 
 
 class Observer(Protocol):
-    """Who hears what a server does without being asked. No method waits or raises."""
+    """Who hears what a server does without being asked, and what it asks for."""
 
     def roots(self) -> Sequence[Path]:
         """Return the folders that a server may be told of."""
@@ -45,8 +46,14 @@ class Observer(Protocol):
     def changed(self) -> None:
         """The server says that what it lists has changed."""
 
-    def refused(self, method: str) -> None:
-        """The server asked for something that is refused: an answer of the model, or a form for the person."""
+    async def fill(self, message: str, schema: Mapping[str, Any]) -> Mapping[str, FormValue] | None:
+        """Return what the person fills into a form, None where they do not. Raises UserError."""
+
+    async def agree_to_address(self, message: str, url: str) -> bool:
+        """Return whether the person agrees to open an address. Raises UserError."""
+
+    async def sample(self, request: SamplingRequest) -> SampledText:
+        """Return an answer of the model. Raises UserError."""
 
     def log(self, text: str) -> None:
         """The server wrote a line, to its standard error or as a log message; untrusted."""

@@ -281,7 +281,7 @@ _BASE64_BYTES = 3 / 4
 def result_output(raw: Mapping[str, Any]) -> ToolOutput:
     """Return the output of `raw`, the result of `tools/call`."""
     blocks = [block for block in _list(raw, "content") if isinstance(block, Mapping)]
-    texts = list(map(_block_text, blocks))
+    texts = list(map(block_text, blocks))
     structured = raw.get("structuredContent")
     if structured is not None and not _is_said(structured, blocks):
         texts.append(json.dumps(structured, indent=1, ensure_ascii=False))
@@ -304,7 +304,7 @@ def prompt_text(raw: Mapping[str, Any]) -> str:
     for message in (each for each in _list(raw, "messages") if isinstance(each, Mapping)):
         content = message.get("content")
         blocks = content if isinstance(content, list) else [content]
-        text = "\n".join(_block_text(block) for block in blocks if isinstance(block, Mapping))
+        text = "\n".join(block_text(block) for block in blocks if isinstance(block, Mapping))
         texts.append((str(message.get("role", "")), text))
     if len(texts) == 1:
         return texts[0][1]
@@ -316,7 +316,7 @@ def _list(raw: Mapping[str, Any], key: str) -> Sequence[object]:
     return value if isinstance(value, list) else ()
 
 
-def _block_text(block: Mapping[str, Any]) -> str:
+def block_text(block: Mapping[str, Any]) -> str:
     kind = block.get("type")
     if kind == "text":
         return str(block.get("text", ""))

@@ -9,9 +9,9 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from app.common.event_log import log_event
 from app.common.terminal import printable_line
@@ -20,8 +20,11 @@ from app.tools.mcp.config import McpFile, ServerConfig, ToolError, mcp_file
 from app.tools.mcp.connection import Connect, ConnectionEndedError, RefusedError, ServerInfo
 from app.tools.mcp.lifecycle import DEFAULT_LIMITS, Limits, Link, LoopClock, ServerLifecycle, within
 from app.tools.mcp.listing import Prompt, Resource, prompt_text, resource_text, result_output, server_names
+from app.tools.server_requests import FormValue, RequestRefusedError, SampledText, SamplingRequest, ServerRequests
 from app.tools.tool import CallContext, Preview, ServerStatus, ServerTool, ToolOutput
 from quantizer.system.errors import UserError
+
+_T = TypeVar("_T")
 
 
 class McpServer:
@@ -46,6 +49,8 @@ class McpServer:
         self._told_folders: tuple[Path, ...] = ()
         self._asked_folders = asyncio.Event()
         self._refusals: list[str] = []
+        self._requests: ServerRequests | None = None  # of the call that runs
+        self._answering: set[asyncio.Task[Any]] = set()
 
     @property
     def name(self) -> str:
@@ -116,6 +121,7 @@ class McpServer:
             self._check_same(tool, link)
             await self._tell_folders(link)
             self._refusals.clear()
+            self._requests = context.requests
             try:
                 raw = await link.connection.call_tool(tool.name, arguments, context.on_progress)
             except asyncio.CancelledError:
@@ -129,6 +135,10 @@ class McpServer:
                     f"The MCP server {self._name} ended during the call: {reason}.",
                     "What the call did is not known. The next one starts the server again.",
                 ) from error
+            finally:
+                self._requests = None
+                for answering in self._answering:
+                    answering.cancel()
             output = result_output(raw)
             return ToolOutput(self._with_refusals(output.text), output.is_error, output.detail)
 
@@ -138,7 +148,7 @@ class McpServer:
     async def close(self) -> None:
         await self._lifecycle.close()
 
-    # What a server does without being asked (`Observer`).
+    # What a server does without being asked, and asks for (`Observer`).
 
     def roots(self) -> Sequence[Path]:
         self._told_folders = self._folders
@@ -148,12 +158,38 @@ class McpServer:
     def changed(self) -> None:
         self._lifecycle.mark_stale()
 
-    def refused(self, method: str) -> None:
-        """Remember what it asked for in vain, for the result of the call that runs."""
-        what = "an answer of the model" if method.startswith("sampling") else "a form for the person"
-        if what not in self._refusals:
-            self._refusals.append(what)
-            self.log(f"asked for {what}, which localllm gives to no server")
+    async def fill(self, message: str, schema: Mapping[str, Any]) -> Mapping[str, FormValue] | None:
+        return await self._asked_for("a form for the person", lambda to: to.fill(self._name, message, schema))
+
+    async def agree_to_address(self, message: str, url: str) -> bool:
+        about = "an address that the person opens"
+        return await self._asked_for(about, lambda to: to.agree_to_address(self._name, message, url))
+
+    async def sample(self, request: SamplingRequest) -> SampledText:
+        return await self._asked_for("an answer of the model", lambda to: to.sample(self._name, request))
+
+    async def _asked_for(self, what: str, answer: Callable[[ServerRequests], Coroutine[Any, Any, _T]]) -> _T:
+        """Return the answer of the chat whose call runs; withdrawn when the call ends. What the server does not get is
+        remembered for the result of the call. Raises RequestRefusedError."""
+        answering: asyncio.Task[_T] | None = None
+        try:
+            if self._requests is None:
+                raise RequestRefusedError("A server gets that only during a call of a chat.")
+            answering = asyncio.create_task(answer(self._requests))
+            self._answering.add(answering)
+            await asyncio.wait({answering})
+            if answering.cancelled():
+                raise RequestRefusedError("The call has ended.")
+            return answering.result()
+        except UserError as error:
+            if (refusal := f"{what}. {error.cause}") not in self._refusals:
+                self._refusals.append(refusal)
+                self.log(f"asked for {refusal}")
+            raise
+        finally:
+            if answering is not None:
+                answering.cancel()
+                self._answering.discard(answering)
 
     def log(self, text: str) -> None:
         log_event(f"mcp {self._name}", "\n".join(map(printable_line, text.splitlines())))
@@ -184,9 +220,7 @@ class McpServer:
 
     def _with_refusals(self, text: str) -> str:
         """Return the text with what the server was not given meanwhile, which may be why it failed."""
-        if not self._refusals:
-            return text
-        return f"{text}\n[The server asked for {' and '.join(self._refusals)}, which localllm gives to no server.]"
+        return "\n".join((text, *(f"[The server asked in vain for {each}]" for each in self._refusals)))
 
 
 def mcp_servers(file: McpFile | None = None, given: Sequence[ServerConfig] = ()) -> tuple[McpServer, ...]:

@@ -19,8 +19,9 @@ import fcntl
 import termios
 
 from app.cli import approval
-from app.cli.approval import TerminalApprover, allowing_option
+from app.cli.approval import TerminalApprover, allowing_option, fill_at_terminal
 from app.tools.approval import ApprovalQuestion, Decision
+from app.tools.server_requests import Form, FormField
 from app.tools.tool import BoundCommand, Effect, Preview
 from tests.app.tools.fake import fake_tool
 
@@ -187,3 +188,41 @@ async def test_without_a_terminal_a_call_is_denied_and_the_option_for_it_named(m
 
 def test_the_option_for_a_command_is_one_word_for_a_shell():
     assert allowing_option(RUN) == """--allow-command 'ls '"'"'a b'"'"''"""
+
+
+FORM = Form(
+    "notes",
+    "Who are you?\x1b[2J",
+    (
+        FormField("name", "Your name", is_required=True),
+        FormField("age", "Age", kind="integer", default="36"),
+        FormField("color", "Color", kind="choice", options={"r": "Red"}),
+    ),
+)
+
+
+async def test_a_form_is_filled_in_line_by_line(terminal, capsys):
+    filling = asyncio.create_task(fill_at_terminal(FORM, lambda: None))
+    await printed(capsys, "notes asks:", "Your name: (text)")
+    terminal.types("\n")
+    await printed(capsys, "Your name must be filled in.", "Your name: (text)")
+    terminal.types("Ada\n")
+    await printed(capsys, "Age: (integer; may stay empty) [36]")
+    terminal.types("\n")
+    await printed(capsys, "Color: (one of: Red; may stay empty)")
+    terminal.types("\n")
+    assert await filling == {"name": "Ada", "age": 36}
+
+
+@pytest.mark.parametrize("keys", [".\n", "\x04"])
+async def test_a_dot_or_the_end_fills_nothing_in(terminal, capsys, keys):
+    filling = asyncio.create_task(fill_at_terminal(FORM, lambda: None))
+    await printed(capsys, "Your name: (text)")
+    terminal.types(keys)
+    assert await filling is None
+
+
+async def test_without_a_terminal_nothing_is_filled_in(monkeypatch):
+    monkeypatch.setattr("app.cli.approval.sys.stdin", None)
+    monkeypatch.setattr("app.cli.approval._TERMINAL", "/nowhere")
+    assert await fill_at_terminal(FORM, lambda: None) is None

@@ -1,6 +1,6 @@
 """Connections to servers through the official package `mcp`, which only this folder imports.
 
-Owns how a server is reached, what it may ask of us (the folders of the chat, and nothing else), and the form of its
+Owns how a server is reached, the form in which it asks of us (folders, forms, answers of the model), and that of its
 errors. Import it when a server starts: the package takes more than a second.
 """
 
@@ -21,9 +21,10 @@ from pydantic import FileUrl, ValidationError
 
 from app import __version__
 from app.common.terminal import printable_line
+from app.protocol.chat import Message
 from app.tools.mcp.config import Launch, ServerConfig, StdioLaunch, ToolError, expanded
 from app.tools.mcp.connection import Connection, ConnectionEndedError, Observer, RefusedError, ServerInfo
-from app.tools.mcp.listing import MAX_LISTED
+from app.tools.mcp.listing import MAX_LISTED, block_text
 from app.tools.mcp.logins import LoginFile, login_command
 from app.tools.mcp.sdk.oauth import StoredLogin
 from app.tools.mcp.sdk.transports import (
@@ -36,6 +37,7 @@ from app.tools.mcp.sdk.transports import (
     stdio,
     watched,
 )
+from app.tools.server_requests import SamplingRequest
 from app.tools.tool import ToolProgress
 from quantizer.system.errors import UserError
 
@@ -116,31 +118,82 @@ async def connect_to(server: Any, watch: Watch | Observer, mode: str = "auto") -
 
 
 def _client(server: Any, watch: Watch, mode: str) -> Client:
-    """Return a client that offers folders, and neither answers of the model nor forms for the person."""
-    observer = watch.observer
-
-    async def roots(context: ClientRequestContext) -> types.ListRootsResult:  # noqa: ARG001
-        folders = observer.roots()
-        return types.ListRootsResult(
-            roots=[types.Root(uri=FileUrl(folder.as_uri()), name=folder.name or str(folder)) for folder in folders]
-        )
-
-    async def heard(message: object) -> None:
-        if isinstance(message, _CHANGES):
-            observer.changed()
-
-    async def logged(params: types.LoggingMessageNotificationParams) -> None:
-        watch.log(f"{params.level}: {params.data}")
-
+    """Return a client that offers what `Observer` has."""
+    callbacks = _Callbacks(watch)
     return Client(
         server,
         mode=mode,
         client_info=_CLIENT,
-        list_roots_callback=roots,
-        message_handler=heard,
-        logging_callback=logged,
+        list_roots_callback=callbacks.roots,
+        elicitation_callback=callbacks.elicit,
+        sampling_callback=callbacks.sample,
+        message_handler=callbacks.heard,
+        logging_callback=callbacks.logged,
         cache=None,
     )
+
+
+class _Callbacks:
+    """What the SDK calls for a server: each passes it on to the observer, and brings the answer into the protocol's
+    form."""
+
+    def __init__(self, watch: Watch) -> None:
+        self._watch = watch
+        self._observer = watch.observer
+
+    async def roots(self, context: ClientRequestContext) -> types.ListRootsResult:  # noqa: ARG002
+        folders = self._observer.roots()
+        return types.ListRootsResult(
+            roots=[types.Root(uri=FileUrl(folder.as_uri()), name=folder.name or str(folder)) for folder in folders]
+        )
+
+    async def elicit(
+        self,
+        context: ClientRequestContext,  # noqa: ARG002
+        params: types.ElicitRequestParams,
+    ) -> types.ElicitResult | types.ErrorData:
+        try:
+            if isinstance(params, types.ElicitRequestURLParams):
+                is_agreed = await self._observer.agree_to_address(params.message, params.url)
+                return types.ElicitResult(action="accept" if is_agreed else "decline")
+            values = await self._observer.fill(params.message, params.requested_schema)
+        except UserError as error:
+            return types.ErrorData(code=types.INVALID_REQUEST, message=error.cause)
+        if values is None:
+            return types.ElicitResult(action="decline")
+        return types.ElicitResult(action="accept", content=dict(values))
+
+    async def sample(
+        self,
+        context: ClientRequestContext,  # noqa: ARG002
+        params: types.CreateMessageRequestParams,
+    ) -> types.CreateMessageResult | types.ErrorData:
+        request = SamplingRequest(
+            messages=tuple(Message(each.role, _sampled_text(each)) for each in params.messages),
+            system=params.system_prompt or "",
+            max_tokens=params.max_tokens,
+            temperature=params.temperature,
+            stop=tuple(params.stop_sequences or ()),
+        )
+        try:
+            answer = await self._observer.sample(request)
+        except UserError as error:
+            return types.ErrorData(code=types.INVALID_REQUEST, message=error.cause)
+        content = types.TextContent(type="text", text=answer.text)
+        reason = "maxTokens" if answer.is_cut else "endTurn"
+        return types.CreateMessageResult(role="assistant", content=content, model=answer.model, stop_reason=reason)
+
+    async def heard(self, message: object) -> None:
+        if isinstance(message, _CHANGES):
+            self._observer.changed()
+
+    async def logged(self, params: types.LoggingMessageNotificationParams) -> None:
+        self._watch.log(f"{params.level}: {params.data}")
+
+
+def _sampled_text(message: types.SamplingMessage) -> str:
+    """Return the text of a message for the model; what is no text is named, as in results."""
+    return "\n".join(block_text(_dumped(block)) for block in message.content_as_list)
 
 
 _CHANGES = (
@@ -256,10 +309,20 @@ class _SdkConnection:
             if self._watch.http_status in REFUSED_STATUSES:  # such as a login that ended meanwhile
                 cause, remedy = self._watch.refusal(self._watch.http_status)
                 raise RefusedError(f"The server {cause}.", remedy) from error
+            if error.code == types.URL_ELICITATION_REQUIRED:
+                raise RefusedError(f"The server wants you to open an address first. {_addresses(error)}") from error
             raise RefusedError(f"The server answers: {printable_line(error.error.message[:MAX_TEXT])}") from error
         except (ValidationError, RuntimeError) as error:
             cause = printable_line(str(error)[:MAX_TEXT])
             raise RefusedError(f"The server's answer is not valid: {cause}") from error
+
+
+def _addresses(error: MCPError) -> str:
+    try:
+        wanted = types.ElicitationRequiredErrorData.model_validate(error.error.data).elicitations
+    except ValidationError:
+        return "It does not say which."
+    return " ".join(printable_line(f"{each.message[:MAX_TEXT]} {each.url[:MAX_TEXT]}") for each in wanted[:3])
 
 
 def _dumped(result: Any) -> Mapping[str, Any]:

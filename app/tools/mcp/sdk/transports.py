@@ -1,6 +1,6 @@
 """The ways to a server for the package `mcp`: a process, streamable HTTP, and the former HTTP form (SSE).
 
-Owns what may pass: how much a server may send unasked, what it may ask of us, and what its refusals mean.
+Owns what may pass: how much a server may send unasked, and what its refusals mean.
 """
 
 from __future__ import annotations
@@ -32,7 +32,6 @@ from app.tools.mcp.process import MAX_MESSAGE_BYTES, OWNER_VARIABLE, ServerProce
 MAX_TEXT = 500  # of what a server says of itself
 _MAX_UNASKED = 20_000  # messages since our last request
 _MAX_LOGGED_LINES = 200  # of each connection, and of the package
-_REFUSED = ("sampling/createMessage", "elicitation/create")
 
 
 class _EventLog(logging.Handler):
@@ -91,8 +90,6 @@ class Watch:
             self.problem = f"it sent {_MAX_UNASKED:,} messages without being asked"
             return False
         message = item.message if isinstance(item, SessionMessage) else None
-        if isinstance(message, types.JSONRPCRequest) and message.method in _REFUSED:
-            self.observer.refused(message.method)
         if isinstance(message, types.JSONRPCResponse):
             self._keep_listed(message.result)
         return True

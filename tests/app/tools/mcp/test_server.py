@@ -18,6 +18,7 @@ from app.tools.mcp.connection import ConnectionEndedError, RefusedError
 from app.tools.mcp.lifecycle import Limits
 from app.tools.mcp.server import McpServer
 from app.tools.runner import ToolRunner
+from app.tools.server_requests import RequestRefusedError, SamplingRequest
 from app.tools.tool import CallContext, ServerTool, ToolProgress
 from tests.app.tools.mcp.scripted import HandClock, Script, ScriptedConnection, settled, tool_entry
 
@@ -328,15 +329,19 @@ async def test_a_refusal_is_a_result_for_the_model() -> None:
 
 async def test_what_a_server_asks_for_in_vain_is_said_with_the_result() -> None:
     async def answer(connection: ScriptedConnection, *_: object) -> Mapping[str, Any]:
-        for method in ("sampling/createMessage", "elicitation/create", "sampling/createMessage"):
-            connection.observer.refused(method)
+        observer = connection.observer
+        request = SamplingRequest(())
+        for asked in (observer.sample(request), observer.fill("Who?", {}), observer.sample(request)):
+            with pytest.raises(RequestRefusedError):
+                await asked
         return {"content": [{"type": "text", "text": "failed"}], "isError": True}
 
     server = Script(answer).server()
     output = await server.call(await only_tool(server), {}, CallContext())
+    why = "A server gets that only during a call of a chat."
     assert output.text == (
-        "failed\n[The server asked for an answer of the model and a form for the person, "
-        "which localllm gives to no server.]"
+        f"failed\n[The server asked in vain for an answer of the model. {why}]\n"
+        f"[The server asked in vain for a form for the person. {why}]"
     )
     assert output.is_error
     await server.close()
