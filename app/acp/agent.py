@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import os
 import re
 import uuid
 from collections.abc import Awaitable, Callable, Mapping, Sequence
@@ -203,7 +202,7 @@ class Agent:
 
     async def list_sessions(self, request: ListSessionsRequest) -> ListSessionsResponse:
         """Return the stored chats, the newest first; of one folder where the editor asks for that."""
-        folder = await asyncio.to_thread(os.path.realpath, request.cwd) if request.cwd else ""
+        folder = str((await _folders(request.cwd, None))[0]) if request.cwd else ""
         cursor = request.cursor or ""
         if cursor and not (cursor.isascii() and cursor.isdecimal()):
             raise UsageError("The cursor is not one of this agent.", "List the sessions from the beginning.")

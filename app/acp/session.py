@@ -216,7 +216,7 @@ class EditorSession:
             cause = f"{printable_line(state.model)} has no place for tools in its chat template: it is offered none."
             self.notices.append(f"{cause} /tools on files offers them all the same.")
         notices, self.notices = self.notices, []
-        for notice in notices:
+        for notice in (*notices, *self.chat.new_sentences(*state.notices), *self.chat.new_refusals()):
             await self.tell(thought(f"{notice}\n"))
 
     async def tell(self, update: BaseModel) -> None:

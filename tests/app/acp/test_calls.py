@@ -205,6 +205,16 @@ async def test_a_pause_after_many_rounds_ends_the_turn_and_continue_goes_on(tmp_
     assert editor.text.endswith("Done.")
 
 
+async def test_what_the_service_reports_and_the_model_cannot_take_is_said_once(tmp_path, folder):
+    model = replace(READY, takes_tools=False, notices=("The cache is full.",))
+    client, editor = ScriptedClient(model=model), FakeEditor()
+    async with opened_editor(client, editor, tmp_path) as connection:
+        session_id = await _prompted(connection, folder)
+        await connection.prompt(session_id=session_id, prompt=asks("Again."))
+    assert editor.thoughts.count("The cache is full.") == 1
+    assert editor.thoughts.count("they are written into its prompt") == 1
+
+
 async def test_tools_that_nobody_chose_are_not_offered_to_a_model_without_a_place_for_them(tmp_path, folder):
     client, editor = ScriptedClient(model=replace(READY, takes_tools=False)), FakeEditor()
     async with opened_editor(client, editor, tmp_path, has_default_tools=True) as connection:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from app.acp.modes import MODES, decision_of, mode_of, permission_options
@@ -58,6 +58,7 @@ def test_a_diff_without_a_path_is_none():
     assert diff_contents(_shown("a\n", "b\n"), "") == ()
 
 
+@settings(max_examples=40)
 @given(st.lists(st.sampled_from(["a", "-- b", "++ c", "@@ -1 +1 @@", "\\ d", ""]), max_size=12), st.integers(0, 12))
 def test_lines_that_look_like_diffs_change_nothing(lines: list[str], at: int) -> None:
     before = "".join(f"{line}\n" for line in lines)
