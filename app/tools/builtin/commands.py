@@ -12,12 +12,14 @@ import os
 import shutil
 from collections import OrderedDict
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 from app.common.terminal import quoted_command, quoted_name
 from app.protocol.chat import Tool
 from app.tools.builtin.folders import Folders
+from app.tools.builtin.near_names import what_is_there
 from app.tools.builtin.processes import run_to_end
 from app.tools.environment import SETTING, CommandEnvironment
 from app.tools.tool import (
@@ -37,6 +39,7 @@ from quantizer.system.errors import StorageError, UsageError
 _SERVER = "commands"
 _TIMEOUT_S, _MAX_TIMEOUT_S = 120, 1800
 _MAX_PREVIEWED = 16
+_MAX_WORDS = 20
 _SCRIPTS = (".bat", ".cmd")  # Windows gives these to its shell, whose rules of quoting are others
 
 RUN_COMMAND = ServerTool(
@@ -152,12 +155,22 @@ def _folder(arguments: Mapping[str, Any], context: CallContext) -> Path:
     folders = Folders(context.folders)
     path = folders.find(arguments.get("folder", "."))
     if not path.is_dir():
-        raise UsageError(f"There is no folder {folders.shown(path)}.", "List the folder above it to see what there is.")
+        raise UsageError(f"There is no folder {folders.shown(path)}.", what_is_there(folders, path, is_folder=True))
     return path
 
 
 def _timeout_s(arguments: Mapping[str, Any]) -> int:
     return int(arguments.get("timeout_s", _TIMEOUT_S))
+
+
+def _how_to_run(name: str, folder: Path) -> str:
+    """Return what to do about a program that is not there: models often give a whole line, or a file, for its name."""
+    if len(words := name.split()) > 1:
+        return f"Give each word by itself: {json.dumps(words[:_MAX_WORDS], ensure_ascii=False)}"
+    with suppress(OSError, ValueError):  # too long, or a character that no name has
+        if (folder / name).is_file():
+            return f"It is a file: name what runs it, as in {json.dumps(['python3', name], ensure_ascii=False)}"
+    return "Check its name, or run it with another program."
 
 
 def _program(name: str, folder: Path, environment: Mapping[str, str]) -> str:
@@ -167,7 +180,7 @@ def _program(name: str, folder: Path, environment: Mapping[str, str]) -> str:
     has_folder = "/" in name or (os.sep in name)
     found = shutil.which(str(folder / name) if has_folder else name, path=environment.get("PATH"))
     if found is None:
-        raise UsageError(f"There is no program {name}.", "Check its name, or run it with another program.")
+        raise UsageError(f"There is no program {name}.", _how_to_run(name, folder))
     if os.name == "nt" and found.lower().endswith(_SCRIPTS):
         raise UsageError(f"{name} is a script of the Windows shell.", 'Run it as ["cmd", "/c", ...].')
     return found

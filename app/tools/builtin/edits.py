@@ -5,6 +5,7 @@ gives the same bytes again; replacing one exact text; a unified diff, bounded in
 from __future__ import annotations
 
 import codecs
+import json
 from bisect import bisect_left
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -89,6 +90,9 @@ _MAX_COMPARED = 1_500  # lines between the first and the last difference; more a
 _N_CONTEXT = 3
 _N_SHOWN = 5
 _MAX_HINTED = 200  # lines
+_MAX_COMPARED = 20_000  # lines of a file: a fifth of a second
+_MAX_QUOTED = 300  # characters
+_LEAST_RATIO = 0.6
 _COPY = "Read the file again, and copy the lines exactly."
 
 _Change: TypeAlias = tuple[int, int, int, int]  # lines i to j of the one are lines k to m of the other
@@ -140,15 +144,32 @@ def _original(text: str, places: tuple[int, int]) -> tuple[int, int]:
 
 
 def _hint(text: str, old: str) -> str:
-    """Return what may help to find the text: the line at which it only differs by spaces."""
-    wanted = [line.split() for line in old.strip("\n").split("\n")]
+    """Return what helps to find the text: the line at which it only differs by spaces, else the line most like it."""
+    sought = old.strip("\n").split("\n")
+    wanted = [line.split() for line in sought]
     if len(wanted) > _MAX_HINTED:
         return _COPY
-    lines = [line.split() for line in text.split("\n")]
+    texts = text.split("\n")
+    lines = [line.split() for line in texts]
     for number in range(len(lines) - len(wanted) + 1):
         if lines[number] == wanted[0] and lines[number : number + len(wanted)] == wanted:
-            return f"Line {number + 1} differs only by spaces: copy it exactly."
-    return _COPY
+            return f"Line {number + 1} differs only by spaces: copy it exactly.{_quoted(texts[number])}"
+    first = next((line for line in sought if line.strip()), "")[:_MAX_QUOTED]
+    matcher = SequenceMatcher(None, b=first)  # which keeps what it found out about this one
+    best, likeness = 0, _LEAST_RATIO
+    for number, line in enumerate(texts[:_MAX_COMPARED], 1):
+        matcher.set_seq1(line[:_MAX_QUOTED])
+        if matcher.real_quick_ratio() > likeness and matcher.quick_ratio() > likeness:
+            ratio = matcher.ratio()
+            if ratio > likeness:
+                best, likeness = number, ratio
+    if not best:
+        return _COPY
+    return f"Line {best} is most like it: copy it exactly.{_quoted(texts[best - 1])}"
+
+
+def _quoted(line: str) -> str:
+    return f" It is {json.dumps(line, ensure_ascii=False)}" if len(line) <= _MAX_QUOTED else ""
 
 
 @dataclass(frozen=True, slots=True)

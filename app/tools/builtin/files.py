@@ -20,6 +20,7 @@ from app.protocol.chat import Tool
 from app.tools.builtin.edits import NEW_TEXT, NotTextError, TextForm, diff_of, edited, read_text
 from app.tools.builtin.folder_search import TIMEOUT_S, Place, list_folder, search_text
 from app.tools.builtin.folders import Folders, PathRefusedError
+from app.tools.builtin.near_names import what_is_there
 from app.tools.file_access import MAX_FILE_BYTES, FileState, file_state
 from app.tools.file_history import FileHistory
 from app.tools.tool import (
@@ -96,6 +97,7 @@ class FileServer(FixedServer):
             buffer = await self._buffer(_place(arguments, context).top)
             return await asyncio.to_thread(_read, arguments, context, buffer)
         place, has_ignored = _place(arguments, context), bool(arguments.get("include_ignored"))
+        await asyncio.to_thread(_check_is_there, place, context, is_folder=tool == LIST_FOLDER)
         if tool == LIST_FOLDER:
             return await list_folder(place, int(arguments.get("depth", 1)), has_ignored=has_ignored)
         return await search_text(
@@ -162,7 +164,9 @@ class FileServer(FixedServer):
         shown = folders.shown(path)
         state, is_unsaved = _with_buffer(_state_of(path, shown), buffer)
         if is_edited and not state.exists:
-            raise PathRefusedError(f"There is no file {shown}.", "Use write_file to make it.")
+            raise PathRefusedError(
+                f"There is no file {shown}.", f"{what_is_there(folders, path)} write_file makes a new one."
+            )
         before, form, notes = _text_before(state, shown, is_edited=is_edited)
         if is_edited:
             after = edited(before, arguments["old_text"], arguments["new_text"], form)
@@ -228,7 +232,7 @@ def _read(arguments: Mapping[str, Any], context: CallContext, buffer: str | None
     place = _place(arguments, context)
     shown, (state, _) = place.shown, _with_buffer(_state_of(place.top, place.shown), buffer)
     if not state.exists:
-        raise PathRefusedError(f"There is no file {shown}.", "List the folder to see what there is.")
+        raise PathRefusedError(f"There is no file {shown}.", what_is_there(Folders(context.folders), place.top))
     if state.content is None:
         raise StorageError(f"{shown} has {_TOO_LARGE}.", "Search it, or read a part of it with a command.")
     text, form = read_text(state.content)
@@ -260,7 +264,18 @@ def _fitting(lines: list[str], max_characters: int) -> list[str]:
     return lines
 
 
+def _check_is_there(place: Place, context: CallContext, *, is_folder: bool) -> None:
+    """Raise PathRefusedError where there is nothing to list or to search."""
+    if is_folder and place.top.is_file():
+        raise PathRefusedError(f"{place.shown} is a file, not a folder.", "read_file reads it.")
+    if not (place.top.is_dir() if is_folder else place.top.exists()):
+        remedy = what_is_there(Folders(context.folders), place.top, is_folder=is_folder)
+        raise PathRefusedError(f"There is no {'folder ' * is_folder}{place.shown}.", remedy)
+
+
 def _state_of(path: Path, shown: str) -> FileState:
+    if path.is_dir():
+        raise PathRefusedError(f"{shown} is a folder.", "list_folder shows what is in it; name one of its files.")
     with explained(f"{shown} cannot be read", "Check its permissions."):
         return file_state(path)
 

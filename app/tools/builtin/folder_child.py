@@ -47,7 +47,9 @@ def search(request: Message, send: Send) -> None:
         expression = re.compile(pattern, re.IGNORECASE if request["ignores_case"] else 0)
     except (re.error, OverflowError, RecursionError) as error:
         raise UsageError(f"The regular expression is not valid: {error}.", "Correct it, or search the text.") from None
-    n_sent, n_more, n_searched, n_unread = 0, 0, 0, 0
+    # Small models often write a name in another case than the file: that is worth saying where nothing else is found.
+    other_case = re.compile(pattern, re.IGNORECASE)
+    n_sent, n_more, n_other_case, n_searched, n_unread = 0, 0, 0, 0, 0
     for path, shown in _files(request):
         text = _text_of(path)
         if text is None:
@@ -56,13 +58,16 @@ def search(request: Message, send: Send) -> None:
         n_searched += 1
         for number, line in enumerate(text.split("\n"), 1):
             if (found := expression.search(line)) is None:
+                if not n_sent and other_case.search(line) is not None:
+                    n_other_case += 1
                 continue
             if n_sent < request["max_matches"]:
                 n_sent += 1
                 send({"match": [shown, number, _shown(line.rstrip("\r"), found.start())]})
             else:
                 n_more += 1
-    send({"end": {"n_more": n_more, "n_searched": n_searched, "n_unread": n_unread}})
+    end = {"n_more": n_more, "n_other_case": n_other_case, "n_searched": n_searched, "n_unread": n_unread}
+    send({"end": end})
 
 
 def _files(request: Message) -> Iterator[tuple[Path, str]]:

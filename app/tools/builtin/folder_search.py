@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 from app.common.terminal import counted, quoted_name
-from app.tools.builtin.folders import PathRefusedError
 from app.tools.tool import ToolOutput
 from quantizer.system.child_request import Message, open_child
 from quantizer.system.process import python_command
@@ -35,8 +34,6 @@ class Place:
 
 async def list_folder(place: Place, depth: int, *, has_ignored: bool) -> ToolOutput:
     """Return what is in a folder. Raises UserError."""
-    if not place.top.is_dir():
-        raise PathRefusedError(f"There is no folder {place.shown}.", "List the folder above it to see what there is.")
     request = place.request(
         "list", depth=depth, has_ignored=has_ignored, max_entries=_MAX_ENTRIES, max_visited=_MAX_VISITED
     )
@@ -56,8 +53,6 @@ async def search_text(
     place: Place, pattern: str, *, is_regex: bool, ignores_case: bool, glob: str, has_ignored: bool
 ) -> ToolOutput:
     """Return the lines of files that have `pattern`. Raises UserError."""
-    if not place.top.exists():
-        raise PathRefusedError(f"There is no {place.shown}.", "List the folder above it to see what there is.")
     request = place.request(
         "search",
         pattern=pattern,
@@ -74,7 +69,8 @@ async def search_text(
         lines.append(f"[{end['n_more']:,} more lines match; search in a folder, or for a longer text]")
     detail = f"{counted(n_all, 'line')} in {counted(end['n_searched'], 'file')}"
     unread = f" ({end['n_unread']:,} files are no text, too large or not readable)" if end["n_unread"] else ""
-    text = "\n".join(lines) or f"No line matches in {counted(end['n_searched'], 'file')}{unread}."
+    other = f" {counted(end['n_other_case'], 'line')} in another case: use ignore_case." if end["n_other_case"] else ""
+    text = "\n".join(lines) or f"No line matches in {counted(end['n_searched'], 'file')}{unread}.{other}"
     return ToolOutput(text, detail=detail + unread)
 
 

@@ -137,7 +137,7 @@ def _rules(folder: str, text: str) -> Iterator[_Rule]:
         is_negated = line.startswith("!")
         pattern = line.removeprefix("!")
         is_for_folders = pattern.endswith("/")
-        pattern = pattern.rstrip("/")
+        pattern = pattern.removesuffix("/")  # one alone: "a//" matches nothing
         if pattern:
             compiled = _compiled(pattern.removeprefix("/"), is_whole="/" in pattern)
             yield _Rule(folder, compiled, is_negated, is_for_folders)

@@ -7,7 +7,7 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from app.tools.builtin.walk import IgnoreRules, matches_glob
@@ -65,6 +65,7 @@ def test_a_glob_matches_names_or_with_a_slash_whole_paths() -> None:
 @pytest.mark.skipif(shutil.which("git") is None, reason="needs Git")
 @settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.lists(st.text(alphabet="ab*?/!.[]", min_size=1, max_size=6), min_size=1, max_size=4))
+@example(["?//"])
 def test_git_agrees(tmp_path_factory: pytest.TempPathFactory, patterns: list[str]) -> None:
     top = tmp_path_factory.mktemp("repo")
     names = ["a", "b", "a.b", "ab", ".a", "x/a", "x/b", "x/y/ab"]
