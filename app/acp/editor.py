@@ -4,14 +4,16 @@ them."""
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Mapping
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from acp.connection import Connection
 from acp.exceptions import RequestError
 from acp.meta import CLIENT_METHODS
 from acp.schema import (
     ClientCapabilities,
+    CreateFormSessionElicitationRequest,
     FileSystemCapabilities,
     ReadTextFileRequest,
     ReadTextFileResponse,
@@ -59,6 +61,17 @@ class Editor:
         """Return the person's answer, None where the editor failed to ask. Raises EditorGoneError."""
         return await self._asked("session_request_permission", request, RequestPermissionResponse)
 
+    async def fill(self, request: CreateFormSessionElicitationRequest) -> Mapping[str, Any] | None:
+        """Return what the person filled into a form, None where they did not, or the editor has none."""
+        elicitation = self.capabilities.elicitation
+        if elicitation is None or elicitation.form is None:
+            return None
+        try:
+            answer = await self._asked("elicitation_create", request, _FormAnswer)
+        except EditorGoneError:
+            return None
+        return answer.content or {} if answer is not None and answer.action == "accept" else None
+
     async def read_text_file(self, session_id: str, path: Path) -> str | None:
         """Return a file as the editor has it, None where it does not give it."""
         request = ReadTextFileRequest(session_id=session_id, path=str(path))
@@ -92,6 +105,13 @@ class Editor:
     def _connected(self) -> Connection:
         assert self._connection is not None, "nothing is told before the editor is connected"
         return self._connection
+
+
+class _FormAnswer(BaseModel):
+    """The package has a class for each action."""
+
+    action: str
+    content: dict[str, Any] | None = None
 
 
 class EditorBuffers:

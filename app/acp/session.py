@@ -27,13 +27,14 @@ from pydantic import BaseModel
 from app.acp.choices import AUTO, MODE, MODEL, THINKING, ConfigOption, config_options
 from app.acp.commands import available_commands, command_line
 from app.acp.editor import Editor, EditorBuffers, EditorGoneError
+from app.acp.forms import form_request, form_values
 from app.acp.modes import Mode, decision_of, is_unasked, mode_of, permission_options
 from app.acp.prompt import Block, read_prompt
 from app.acp.updates import call_asked, call_changed, call_started, history, said, thought
 from app.chat.branches import UNSAVED_ID, Ending, TranscriptEntry, empty_answer_text
 from app.chat.compaction import AutoCompaction
 from app.chat.conversation import Message
-from app.chat.events import Added, ApprovalNeeded, Calling, ChatEvent, Note, Repeating, Result, Written
+from app.chat.events import Added, ApprovalNeeded, Calling, ChatEvent, FormNeeded, Note, Repeating, Result, Written
 from app.chat.repository import OpenedChat, SqliteChatRepository
 from app.chat.rounds import RoundLimitError
 from app.chat.session import OpenChat
@@ -244,10 +245,9 @@ class EditorSession:
 
     async def _draw(self, event: ChatEvent) -> None:
         match event:
-            case Added(message) if message.role == "user":
-                await self._record()
-            case Added(message) if message.role == "summary":
-                await self.tell(thought("The older messages were summarised to make room.\n"))
+            case Added(message):
+                summarised = thought("The older messages were summarised to make room.\n")
+                await (self._record() if message.role == "user" else self.tell(summarised))
             case Written(message, text, reasoning) if message.role == "assistant":
                 if reasoning:
                     await self.tell(thought(reasoning))
@@ -257,6 +257,9 @@ class EditorSession:
                 await self._tell_call(message)
             case ApprovalNeeded(question):
                 await self._decide(question)
+            case FormNeeded(form):
+                content = await self._editor.fill(form_request(self.id, form))
+                self.chat.approvals.filled(form, None if content is None else form_values(form, content))
             case Repeating():
                 await self.tell(thought("The answer repeats itself; cancel stops it.\n"))
             case Note(text):

@@ -12,9 +12,13 @@ from acp import connect_to_agent, text_block
 from acp.connection import Connection
 from acp.exceptions import RequestError
 from acp.schema import (
+    AcceptElicitationResponse,
     AllowedOutcome,
     ClientCapabilities,
+    DeclineElicitationResponse,
     DeniedOutcome,
+    ElicitationCapabilities,
+    ElicitationFormCapabilities,
     FileSystemCapabilities,
     ReadTextFileResponse,
     RequestPermissionResponse,
@@ -38,9 +42,12 @@ _CANCELLED, _FAILS = "cancelled", "fails"
 class FakeEditor:
     """The client's methods. Permission requests are answered by the ids in `choices`, then with "once"; a function is
     called, and "cancelled" is no choice. `files` are its buffers by path, with unsaved text; it has the capability to
-    read and write them where it `has_files`. What it writes goes through `format`, as in an editor with a formatter."""
+    read and write them where it `has_files`. What it writes goes through `format`, as in an editor with a formatter.
+    Where it `has_forms`, they are filled with `content`."""
 
-    def __init__(self, choices: Sequence[str | Callable[[], Any]] = (), *, has_files: bool = False) -> None:
+    def __init__(
+        self, choices: Sequence[str | Callable[[], Any]] = (), *, has_files: bool = False, has_forms: bool = False
+    ) -> None:
         self.updates: list[tuple[str, Any]] = []
         self.asked: list[Any] = []
         self.files: dict[str, str] = {}
@@ -48,8 +55,11 @@ class FakeEditor:
         self.refuses = False  # to write
         self.format: Callable[[str], str] = lambda text: text
         self.capabilities = ClientCapabilities(
-            fs=FileSystemCapabilities(read_text_file=has_files, write_text_file=has_files)
+            fs=FileSystemCapabilities(read_text_file=has_files, write_text_file=has_files),
+            elicitation=ElicitationCapabilities(form=ElicitationFormCapabilities()) if has_forms else None,
         )
+        self.forms: list[Any] = []
+        self.content: dict[str, Any] | None = None  # what is filled into a form
         self.news = asyncio.Event()
         self._choices = list(choices)
 
@@ -83,6 +93,12 @@ class FakeEditor:
         self.files.pop(path, None)
         Path(path).write_text(self.format(content), encoding="utf-8")  # noqa: ASYNC240
         return WriteTextFileResponse()
+
+    async def create_elicitation(self, message: str, mode: Any, **_: Any) -> Any:
+        self.forms.append((message, mode))
+        if self.content is None:
+            return DeclineElicitationResponse(action="decline")
+        return AcceptElicitationResponse(action="accept", content=self.content)
 
     def on_connect(self, _: Any) -> None:
         """Nothing to do: the test has the connection."""

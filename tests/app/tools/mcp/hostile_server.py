@@ -126,6 +126,15 @@ def ask(*_: object) -> dict[str, Any]:
     return texts(json.dumps(answers))
 
 
+def ask_with_a_form(*_: object) -> dict[str, Any]:
+    colours = {"type": "string", "title": "Colour", "enum": ["red", "green"]}
+    schema = {"type": "object", "properties": {"colour": colours}, "required": ["colour"]}
+    form = {"message": "Which colour?", "requestedSchema": schema}
+    send({"id": "e1", "method": "elicitation/create", "params": form})
+    message = json.loads(sys.stdin.readline())
+    return texts(json.dumps(message.get("error", message.get("result"))))
+
+
 def report(request_id: int, progress: object) -> dict[str, Any]:
     for number in range(3):
         params = {"progressToken": progress, "progress": number, "total": 3, "message": f"step\x1b[2J {number}"}
@@ -149,6 +158,7 @@ CALLS: dict[str, Callable[[int, object], dict[str, Any] | None]] = {
     "invalid result": lambda *_: {"content": "no list", "isError": "perhaps"},
     "evil output schema": lambda *_: {**texts("done"), "structuredContent": {"a": "a" * 40 + "!"}},
     "asks": ask,
+    "asks with a form": ask_with_a_form,
     "progress": report,
 }
 
