@@ -48,7 +48,8 @@ class StdioTransport:
 
     def __init__(self, stdin: int, stdout: int, max_message_bytes: int = MAX_MESSAGE_BYTES) -> None:
         self._loop = asyncio.get_running_loop()
-        self._received: asyncio.Queue[bytes | _LongLine | None] = asyncio.Queue(_N_WAITING)
+        self._received: asyncio.Queue[bytes | _LongLine | None] = asyncio.Queue()
+        self._may_wait = threading.Semaphore(_N_WAITING)
         self._sent: queue.SimpleQueue[tuple[bytes, asyncio.Future[None]] | None] = queue.SimpleQueue()
         self._max_message_bytes = max_message_bytes
         # Daemons: an editor that neither writes nor reads must not keep the process.
@@ -59,6 +60,7 @@ class StdioTransport:
     async def receive(self) -> dict[str, Any] | None:
         """Return the next message, None at the end. What is no message is answered here."""
         while (line := await self._received.get()) is not None:
+            self._may_wait.release()
             try:
                 return _message(line, self._max_message_bytes)
             except _RefusedError as refused:
@@ -77,10 +79,11 @@ class StdioTransport:
         await asyncio.to_thread(self._writer.join, _CLOSE_TIMEOUT_S)
 
     def _read(self, stdin: int) -> None:
-        with suppress(RuntimeError, asyncio.CancelledError):  # the loop has ended
+        with suppress(RuntimeError):  # the loop has ended
             for line in _lines(stdin, self._max_message_bytes):
-                asyncio.run_coroutine_threadsafe(self._received.put(line), self._loop).result()
-            self._loop.call_soon_threadsafe(self._end)
+                self._may_wait.acquire()
+                self._loop.call_soon_threadsafe(self._received.put_nowait, line)
+            self._loop.call_soon_threadsafe(self._received.put_nowait, None)
 
     def _write(self, stdout: int) -> None:
         is_broken = False
@@ -92,12 +95,12 @@ class StdioTransport:
                         left = left[os.write(stdout, left) :]
                     except OSError:
                         is_broken = True
-                        self._loop.call_soon_threadsafe(self._end)
+                        self._loop.call_soon_threadsafe(self._end_now)
                 self._loop.call_soon_threadsafe(_finish, done)
 
-    def _end(self) -> None:
-        """Let `receive` return None after what it was given, which is dropped where it waits in a full queue."""
-        if self._received.full():
+    def _end_now(self) -> None:
+        """Let `receive` return None: nobody reads what a message that waits would be answered."""
+        while not self._received.empty():
             self._received.get_nowait()
         self._received.put_nowait(None)
 

@@ -6,7 +6,7 @@ Pure. Texts of models and tools are cleaned before they come here.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, Literal, TypeAlias
 
@@ -48,7 +48,7 @@ _KINDS: Mapping[str, _Kind] = {
     "search_web": "search",
 }
 _PART = re.compile(r"@@ -\d{1,9}(?:,(\d{1,9}))? \+(\d{1,9})(?:,(\d{1,9}))? @@")
-_NO_FILE = "--- /dev/null"
+_NO_FILE, _HEADINGS = "--- /dev/null", ("--- ", "+++ ")
 
 
 def said(text: str) -> AgentMessageChunk:
@@ -113,16 +113,17 @@ def call_changed(entry: TranscriptEntry, folder: Path) -> ToolCallProgress:
 
 def call_asked(entry: TranscriptEntry, question: ApprovalQuestion, folder: Path) -> ToolCallUpdate:
     """Return a call with all that the person needs to decide about it: the risk, and what it would do."""
-    diffs = diff_contents(question.preview.text, _path(entry, folder)) if question.preview.kind == "diff" else ()
-    # A diff that cannot be shown as such, as that of a file that is no text, is shown as it is.
-    lines = question_lines(question)[: 1 + bool(question.note)] if diffs else question_lines(question)
-    text = "\n".join(line.text for line in lines)
+    is_diff = question.preview.kind == "diff"
+    diffs, notes = read_diff(question.preview.text, _path(entry, folder)) if is_diff else ((), ())
+    lines = [line.text for line in question_lines(question)]
+    # Of a write its risk, and what its diff does not say: that it cannot be undone, that more lines are not shown.
+    text = "\n".join([*lines[: 1 + bool(question.note)], *notes] if diffs else lines)
     return ToolCallUpdate(
         tool_call_id=call_id(entry.message.id),
         status="pending",
         kind=_KINDS.get(question.tool.definition.name, "other"),
         title=printable(question.preview.title),
-        content=[_content(text if diffs else fenced(text)), *diffs],
+        content=[_content(fenced(text)), *diffs],
         locations=_locations(entry, folder),
         raw_input=None if entry.call is None else arguments_of(entry.call) or entry.call.arguments,
     )
@@ -131,7 +132,7 @@ def call_asked(entry: TranscriptEntry, question: ApprovalQuestion, folder: Path)
 def _state(entry: TranscriptEntry, folder: Path, *, is_running: bool) -> dict[str, Any]:
     result, live = _result_of(entry), entry.live
     is_done = result.outcome is ToolOutcome.DONE
-    diffs: Sequence[_CallContent] = diff_contents(result.diff, _path(entry, folder)) if result.diff else ()
+    diffs, _ = read_diff(result.diff, _path(entry, folder))
     if is_running:
         status, content = "in_progress", [*diffs, *_live_contents(live)]
     else:
@@ -184,34 +185,32 @@ def _locations(entry: TranscriptEntry, folder: Path) -> list[ToolCallLocation]:
     return [ToolCallLocation(path=path, line=line)] if path else []
 
 
-def diff_contents(text: str, path: str) -> tuple[FileEditToolCallContent, ...]:
-    """Return the parts of a unified diff, each as the lines before and after it; none of a text that is no diff, and
-    without a `path`. A part that was cut in the middle is left out."""
-    lines, found = text.split("\n"), list[FileEditToolCallContent]()
-    is_new = _NO_FILE in lines
-    index = 0
-    while path and index < len(lines):
-        part = _PART.match(lines[index])
-        index += 1
-        if part is None:
-            continue
-        n_old, n_new = int(part[1] or 1), int(part[3] or 1)
+def read_diff(text: str, path: str) -> tuple[tuple[FileEditToolCallContent, ...], tuple[str, ...]]:
+    """Return the whole parts of a unified diff of the file at `path`, each as the lines before and after it, and the
+    lines that are in none of them, without headings; all of these are safe to show. Without a `path` there are no
+    parts."""
+    lines = printable(text).split("\n")
+    parts, notes = list[FileEditToolCallContent](), list[str]()
+    index, is_new = 0, _NO_FILE in lines
+    while index < len(lines):
+        part = _PART.match(lines[index]) if path else None
+        end = index + 1
         old, new = list[str](), list[str]()
-        while index < len(lines) and (n_old > 0 or n_new > 0):
-            sign, line = lines[index][:1], lines[index][1:]
-            index += 1
-            if sign not in ("+", "-", " ", "\\"):
+        n_old, n_new = (int(part[1] or 1), int(part[3] or 1)) if part is not None else (0, 0)
+        while end < len(lines) and (n_old > len(old) or n_new > len(new) or lines[end].startswith("\\")):
+            sign, line = lines[end][:1], lines[end][1:]
+            if part is None or sign not in ("+", "-", " ", "\\"):
                 break
-            if sign in (" ", "-"):
-                old.append(line)
-                n_old -= 1
-            if sign in (" ", "+"):
-                new.append(line)
-                n_new -= 1
-        if n_old <= 0 and n_new <= 0:
+            old += [line] if sign in (" ", "-") else []
+            new += [line] if sign in (" ", "+") else []
+            end += 1
+        if part is not None and len(old) >= n_old and len(new) >= n_new:
             former = None if is_new else "\n".join(old)
-            found.append(FileEditToolCallContent(type="diff", path=path, old_text=former, new_text="\n".join(new)))
-    return tuple(found)
+            parts.append(FileEditToolCallContent(type="diff", path=path, old_text=former, new_text="\n".join(new)))
+        else:
+            notes += [line for line in lines[index:end] if not line.startswith(_HEADINGS)]
+        index = end
+    return tuple(parts), tuple(filter(None, notes))
 
 
 def _content(text: str) -> ContentToolCallContent:

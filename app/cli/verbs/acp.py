@@ -62,7 +62,9 @@ def acp(
     )
     # Stdout is the protocol's: what a library or a child process prints goes to stderr, and none reads its input.
     stdin, stdout = os.dup(0), os.dup(1)
-    os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
+    nothing = os.open(os.devnull, os.O_RDONLY)
+    os.dup2(nothing, 0)
+    os.close(nothing)
     os.dup2(2, 1)
     with exit_on_signals():
         asyncio.run(serve(options, stdin, stdout))

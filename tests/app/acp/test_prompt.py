@@ -106,7 +106,7 @@ REFUSED = [
 ]
 
 
-@pytest.mark.parametrize(("blocks", "error", "text"), REFUSED)
+@pytest.mark.parametrize(("blocks", "error", "text"), REFUSED, ids=range(len(REFUSED)))
 async def test_what_cannot_be_attached_is_refused_with_its_name(blocks, error, text):
     with pytest.raises(error, match=text):
         await _read(*blocks)

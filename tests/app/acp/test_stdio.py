@@ -51,7 +51,7 @@ RUBBISH: list[tuple[bytes, int, int | str | None]] = [
 ]
 
 
-@pytest.mark.parametrize(("line", "code", "message_id"), RUBBISH)
+@pytest.mark.parametrize(("line", "code", "message_id"), RUBBISH, ids=range(len(RUBBISH)))
 async def test_rubbish_is_answered_and_the_next_message_is_read(line, code, message_id):
     async with _opened() as (transport, to_agent, from_agent):
         sending = asyncio.to_thread(_send, to_agent, b"\n" + line + b"\n" + json.dumps(REQUEST).encode() + b"\n")
@@ -67,6 +67,15 @@ async def test_a_message_without_a_line_end_counts_at_the_end_of_the_input():
         os.write(to_agent, json.dumps(REQUEST).encode())
         os.close(to_agent)
         assert await transport.receive() == REQUEST
+        assert await transport.receive() is None
+
+
+async def test_all_that_came_before_the_end_of_the_input_is_received():
+    async with _opened() as (transport, to_agent, _):
+        _send(to_agent, b"".join(json.dumps({**REQUEST, "id": number}).encode() + b"\n" for number in range(60)))
+        os.close(to_agent)
+        await asyncio.sleep(0.05)
+        assert [(await transport.receive())["id"] for _ in range(60)] == list(range(60))
         assert await transport.receive() is None
 
 

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from app.acp.modes import MODES, decision_of, mode_of, permission_options
-from app.acp.updates import diff_contents
+from app.acp.updates import read_diff
 from app.cli.verbs.acp import acp
 from app.tools.approval import ApprovalQuestion, Decision
 from app.tools.builtin.edits import diff_of
@@ -27,7 +27,8 @@ def test_each_part_of_a_diff_has_the_lines_before_and_after():
     lines = [str(number) for number in range(30)]
     changed = [*lines]
     changed[2], changed[25] = "two", "twenty-five"
-    parts = diff_contents(_shown("\n".join(lines) + "\n", "\n".join(changed) + "\n"), PATH)
+    parts, notes = read_diff(_shown("\n".join(lines) + "\n", "\n".join(changed) + "\n"), PATH)
+    assert notes == ()
     assert [part.path for part in parts] == [PATH, PATH]
     assert [(part.old_text.split("\n"), part.new_text.split("\n")) for part in parts] == [
         (lines[0:6], changed[0:6]),
@@ -36,8 +37,8 @@ def test_each_part_of_a_diff_has_the_lines_before_and_after():
 
 
 def test_a_new_file_has_no_text_before():
-    (part,) = diff_contents("[A new file]\n--- /dev/null\n+++ a.txt\n@@ -0,0 +1,2 @@\n+one\n+two", PATH)
-    assert (part.old_text, part.new_text) == (None, "one\ntwo")
+    (part,), notes = read_diff("[A new file]\n--- /dev/null\n+++ a.txt\n@@ -0,0 +1,2 @@\n+one\n+two", PATH)
+    assert (part.old_text, part.new_text, notes) == (None, "one\ntwo", ("[A new file]",))
 
 
 @pytest.mark.parametrize(
@@ -50,12 +51,24 @@ def test_a_new_file_has_no_text_before():
         "@@ -1 +1 @@",
     ],
 )
-def test_what_is_no_whole_diff_is_shown_as_none(text):
-    assert diff_contents(text, PATH) == ()
+def test_what_is_no_whole_part_is_a_note(text):
+    assert read_diff(text, PATH) == ((), tuple(filter(None, text.split("\n"))))
+
+
+def test_what_a_diff_does_not_show_is_noted_and_its_lines_are_safe():
+    text = "[It cannot be undone]\n--- a.txt\n+++ a.txt\n@@ -1 +1 @@\n-a\x1b[2Jb\n+c\u202ed\n[3 more lines]"
+    (part,), notes = read_diff(text, PATH)
+    assert (part.old_text, part.new_text) == ("a[2Jb", "cd")
+    assert notes == ("[It cannot be undone]", "[3 more lines]")
+
+
+def test_the_mark_of_a_last_line_without_an_end_belongs_to_the_diff():
+    (part,), notes = read_diff(_shown("one\ntwo", "one\n2"), PATH)
+    assert (part.old_text, part.new_text, notes) == ("one\ntwo", "one\n2", ())
 
 
 def test_a_diff_without_a_path_is_none():
-    assert diff_contents(_shown("a\n", "b\n"), "") == ()
+    assert read_diff(_shown("a\n", "b\n"), "")[0] == ()
 
 
 @settings(max_examples=40)
@@ -63,7 +76,7 @@ def test_a_diff_without_a_path_is_none():
 def test_lines_that_look_like_diffs_change_nothing(lines: list[str], at: int) -> None:
     before = "".join(f"{line}\n" for line in lines)
     after = "".join(f"{line}\n" for line in [*lines[:at], "new", *lines[at:]])
-    (part,) = diff_contents(_shown(before, after), PATH)
+    (part,), _ = read_diff(_shown(before, after), PATH)
     old = part.old_text.split("\n") if lines else []
     assert Counter(part.new_text.split("\n")) - Counter(old) == Counter(["new"])
     assert not Counter(old) - Counter(part.new_text.split("\n"))
