@@ -150,16 +150,36 @@ class SettingsEditor:
         return f"Template: {name.lower()}, {TEMPLATE_MEANINGS[name.lower()]}.{note}"
 
     async def prompt(self, name: str) -> str:
+        """Return a prompt of the library, or with a name such as `server/review what=this` of an MCP server. Raises
+        UserError."""
+        server, separator, rest = name.partition("/")
+        tools = self._current().tools
+        if separator and tools is not None:
+            prompt, _, arguments = rest.partition(" ")
+            return await tools.prompt(server, prompt, arguments.strip())
         return await asyncio.to_thread(self._prompts.get, name)
 
     async def list_prompts(self) -> str:
         own = await asyncio.to_thread(self._prompts.names)
-        return prompts_text(own, shipped_prompts(), self._prompts.folder)
+        text = prompts_text(own, shipped_prompts(), self._prompts.folder)
+        served = await self._server_prompts()
+        return f"{text}\nOf MCP servers, with NAME=VALUE for their arguments: {', '.join(served)}." if served else text
+
+    async def _server_prompts(self) -> list[str]:
+        """Return the prompts of the servers of this chat, as far as they are known; starts none."""
+        chat = self._current()
+        names = {enabled.partition("/")[0] for enabled in self.settings.tools.enabled}
+        if chat.tools is None or not names:
+            return []
+        servers = [each for each in await chat.tools.servers() if each.name in names]
+        return [f"{server.name}/{prompt}" for server in servers for prompt in server.prompts]
 
     async def arguments_of(self, slash: str) -> Sequence[tuple[str, str]]:
         """Return what may follow a slash word, each with a note; nothing if that cannot be read."""
         try:
-            return await asyncio.to_thread(self.read_arguments, slash)
+            found = await asyncio.to_thread(self.read_arguments, slash)
+            served = await self._server_prompts() if slash == "prompt" else []
+            return [*found, *((name, "of an MCP server") for name in served)]
         except UserError:  # the command itself reports it
             return ()
 

@@ -61,6 +61,13 @@ class ToolBackend(Protocol):
         """Run a call: check its arguments, ask where the rules do not decide, run it, bound its output. Cancelling this
         stops the call; the caller then stores it as cancelled."""
 
+    async def prompt(self, server: str, name: str, arguments: str) -> str:
+        """Return a prompt of a server of others, with the text of its arguments (`read_prompt_arguments`); untrusted.
+        Raises UserError."""
+
+    async def resource(self, server: str, uri: str) -> str | bytes:
+        """Return a resource of a server of others: a text, or the bytes of a file; untrusted. Raises UserError."""
+
     async def undo(self, changes: Sequence[FileChange]) -> tuple[FileChange, ...]:
         """Restore files as they were before `changes`, the last one first, and return what that changed, which can be
         undone too. Changes that never came to pass, or are undone already, are left out. Raises StorageError, having

@@ -39,6 +39,12 @@ class LazyTools:
     async def run(self, request: CallRequest) -> FinishedCall:
         return await (await self._backend()).run(request)
 
+    async def prompt(self, server: str, name: str, arguments: str) -> str:
+        return await (await self._backend()).prompt(server, name, arguments)
+
+    async def resource(self, server: str, uri: str) -> str | bytes:
+        return await (await self._backend()).resource(server, uri)
+
     async def undo(self, changes: Sequence[FileChange]) -> tuple[FileChange, ...]:
         return await (await self._backend()).undo(changes)
 

@@ -34,6 +34,7 @@ from app.tools.server_requests import ServerRequests
 from app.tools.tool import (
     CallContext,
     FileChange,
+    LibraryServer,
     RestartableServer,
     ServerStatus,
     ServerTool,
@@ -44,7 +45,7 @@ from app.tools.tool import (
     cleaned,
 )
 from quantizer.figures import format_number
-from quantizer.system.errors import UserError
+from quantizer.system.errors import UsageError, UserError
 
 _NAME = re.compile("[A-Za-z0-9_-]{1,64}")
 _MAX_SCHEMA_CHARACTERS = 64 << 10
@@ -141,6 +142,22 @@ class ToolRunner:
         except OSError as error:  # such as a name that is too long for the system
             cause = f"The system refused: {error.strerror or error}."
             return running.finished(ToolOutcome.FAILED, cause, detail=cause)
+
+    async def prompt(self, server: str, name: str, arguments: str) -> str:
+        return bounded(await self._library(server).prompt(name, arguments))
+
+    async def resource(self, server: str, uri: str) -> str | bytes:
+        return await self._library(server).resource(uri)
+
+    def _library(self, name: str) -> LibraryServer:
+        """Return the server that has prompts and resources. Raises UsageError that names those there are."""
+        server = self._servers.get(name)
+        if isinstance(server, LibraryServer):
+            return server
+        names = ", ".join(each for each, found in self._servers.items() if isinstance(found, LibraryServer))
+        raise UsageError(
+            f"There is no MCP server {name!r}.", f"Servers: {names or 'none; `localllm mcp add` adds one'}."
+        )
 
     async def undo(self, changes: Sequence[FileChange]) -> tuple[FileChange, ...]:
         return await asyncio.to_thread(self._undo, changes)

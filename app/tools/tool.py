@@ -269,3 +269,14 @@ class RestartableServer(Protocol):
 
     async def restart(self) -> None:
         """Stop it, and forget why it failed: its next use starts it at once."""
+
+
+@runtime_checkable
+class LibraryServer(Protocol):
+    """A server that has prompts and resources too. Methods raise UserError."""
+
+    async def prompt(self, name: str, arguments: str) -> str:
+        """Return a prompt, with arguments as the person typed them."""
+
+    async def resource(self, uri: str) -> str | bytes:
+        """Return a resource: a text, or the bytes of a file."""

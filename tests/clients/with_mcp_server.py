@@ -72,9 +72,9 @@ async def use_everything(trial: Trial) -> Callable[[], Awaitable[object]]:
     status = trial.server.status()
     assert len(status.prompts) >= 3, status
     assert len(status.resources) >= 5, status
-    assert await trial.server.read_resource(status.resources[0])
+    assert await trial.server.resource(status.resources[0])
     assert "city" in str(await trial.server.prompts())
-    assert "weather" in await trial.server.get_prompt("args-prompt", {"city": "Bern", "state": "BE"})
+    assert "weather" in await trial.server.prompt("args-prompt", "city=Bern state=BE")
     await trial.text("trigger-long-running-operation", duration=0.3, steps=3)
     assert [step.done for step in trial.progress] == [1, 2, 3], trial.progress
     assert "image/png" in await trial.text("get-tiny-image")
@@ -112,7 +112,7 @@ async def use_fetch(trial: Trial) -> Callable[[], Awaitable[object]]:
     threading.Thread(target=pages.serve_forever, daemon=True).start()
     url = f"http://127.0.0.1:{pages.server_port}/page"
     assert "of this machine" in await trial.text("fetch", url=url)
-    assert "of this machine" in await trial.server.get_prompt("fetch", {"url": url})
+    assert "of this machine" in await trial.server.prompt("fetch", url)
     assert (await trial.call("fetch", url=url.replace("page", "missing"))).is_error
     return lambda: trial.text("fetch", url=url)
 

@@ -33,7 +33,7 @@ from tui.chat.actions import ChatView, MessageActions, SettingsActions, ToolActi
 from tui.chat.activity_line import ActivityLine
 from tui.chat.commands import CHAT_COMMANDS, KEY_HINTS, MESSAGE_COMMANDS, PALETTE_KEY
 from tui.chat.composer.attachment_bar import AttachmentBar
-from tui.chat.composer.attachments import AttachmentReader, files_below, folders_below
+from tui.chat.composer.attachments import AttachmentReader, ServerResources, files_below, folders_below
 from tui.chat.composer.composer import Composer
 from tui.chat.composer.prompt_input import PromptInput
 from tui.chat.composer.shell_command import SIGN
@@ -134,7 +134,9 @@ class ChatScreen(CommandScreen):
         yield WaitingQuestions()
         yield NotificationLine()
         yield ActivityLine(self._activity, self._session.clock)
-        yield Composer(AttachmentReader(self._session.keep_files), self._slash_words, self._arguments_of)
+        reader = AttachmentReader(self._session.keep_files)
+        resources = ServerResources(lambda: self._session.chat, reader)
+        yield Composer(reader, self._slash_words, self._arguments_of, resources)
         yield StateLine()
         yield KeyBar()
 

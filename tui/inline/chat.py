@@ -28,7 +28,13 @@ from app.tools.backend import ToolBackend
 from app.tools.lazy import LazyTools
 from quantizer.system.errors import UserError
 from tui.chat.commands import CHAT_COMMANDS
-from tui.chat.composer.attachments import AttachmentReader, MentionReader, names_in, pasted_paths
+from tui.chat.composer.attachments import (
+    AttachmentReader,
+    MentionReader,
+    ServerResources,
+    names_in,
+    pasted_paths,
+)
 from tui.chat.composer.external_programs import edit_text
 from tui.chat.composer.templates import Templates
 from tui.chat.format import figures_text
@@ -114,7 +120,9 @@ class InlineChat:
         self._is_saved = is_saved
         self._shows_stats = shows_stats
         self._reader = AttachmentReader(session.keep_files)
-        self._mention_reader = MentionReader(folder or Path.cwd(), self._reader)
+        self._mention_reader = MentionReader(
+            folder or Path.cwd(), self._reader, ServerResources(lambda: session.chat, self._reader)
+        )
         session.attach(self._draw)
 
     @property

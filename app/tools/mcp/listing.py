@@ -10,9 +10,11 @@ says what was there; the runner bounds every output.
 
 from __future__ import annotations
 
+import base64
 import hashlib
 import json
 import re
+import shlex
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
@@ -22,7 +24,9 @@ from typing import Any
 from app.common.schema_shape import malformed_part
 from app.common.terminal import printable, printable_line
 from app.protocol.chat import Tool
+from app.tools.mcp.config import ToolError
 from app.tools.tool import ServerTool, ToolOutput
+from quantizer.system.errors import UsageError
 
 MAX_LISTED = 200  # tools, prompts or resources of a server
 _MAX_DESCRIPTION = 4_000  # characters
@@ -293,9 +297,39 @@ def result_output(raw: Mapping[str, Any]) -> ToolOutput:
     return ToolOutput("\n".join(texts), is_error=is_error, detail=", ".join(details))
 
 
-def resource_text(raw: Mapping[str, Any]) -> str:
-    """Return the text of `raw`, the result of `resources/read`."""
-    return "\n".join(_resource(content) for content in _list(raw, "contents") if isinstance(content, Mapping))
+def resource_content(raw: Mapping[str, Any]) -> str | bytes:
+    """Return what `raw`, the result of `resources/read`, has: the bytes of a file, or a text. Of several parts the
+    text, each with where it is. Raises ToolError for bytes that are none."""
+    contents = [content for content in _list(raw, "contents") if isinstance(content, Mapping)]
+    if len(contents) != 1:
+        return "\n".join(map(_resource, contents))
+    if isinstance(text := contents[0].get("text"), str):
+        return text
+    try:
+        return base64.b64decode(str(contents[0].get("blob", "")), validate=True)
+    except ValueError as error:
+        raise ToolError("The resource is neither text nor base64.") from error
+
+
+def read_prompt_arguments(prompt: Prompt, text: str) -> dict[str, str]:
+    """Return the arguments of a prompt as a person types them: NAME=VALUE, in quotes where a value has spaces; of a
+    prompt with one argument its value alone. Raises UsageError that names what is wrong or missing."""
+    names = [each.name for each in prompt.arguments]
+    form = " ".join(f"{each.name}=…" if each.is_required else f"[{each.name}=…]" for each in prompt.arguments)
+    usage = f"It takes: {form}" if names else "It takes no arguments."
+    if len(names) == 1 and text and not text.startswith(f"{names[0]}="):
+        return {names[0]: text}
+    try:
+        pairs = [word.partition("=") for word in shlex.split(text)]
+    except ValueError as error:
+        raise UsageError(f"The arguments of {prompt.name} have a quotation mark that is not closed.", usage) from error
+    values = {name: value for name, sign, value in pairs if sign and name in names}
+    missing = [each.name for each in prompt.arguments if each.is_required and not values.get(each.name)]
+    if len(values) < len(pairs) or missing:
+        is_other = len(values) < len(pairs)
+        what = "does not take these arguments" if is_other else f"needs {', '.join(missing)}"
+        raise UsageError(f"The prompt {prompt.name} {what}.", usage)
+    return values
 
 
 def prompt_text(raw: Mapping[str, Any]) -> str:

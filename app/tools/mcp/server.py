@@ -19,10 +19,18 @@ from app.tools.file_access import is_as_named
 from app.tools.mcp.config import McpFile, ServerConfig, ToolError, mcp_file
 from app.tools.mcp.connection import Connect, ConnectionEndedError, RefusedError, ServerInfo
 from app.tools.mcp.lifecycle import DEFAULT_LIMITS, Limits, Link, LoopClock, ServerLifecycle, within
-from app.tools.mcp.listing import Prompt, Resource, prompt_text, resource_text, result_output, server_names
+from app.tools.mcp.listing import (
+    Prompt,
+    Resource,
+    prompt_text,
+    read_prompt_arguments,
+    resource_content,
+    result_output,
+    server_names,
+)
 from app.tools.server_requests import FormValue, RequestRefusedError, SampledText, SamplingRequest, ServerRequests
 from app.tools.tool import CallContext, Preview, ServerStatus, ServerTool, ToolOutput
-from quantizer.system.errors import UserError
+from quantizer.system.errors import UsageError, UserError
 
 _T = TypeVar("_T")
 
@@ -96,16 +104,21 @@ class McpServer:
         async with self._lifecycle.using() as link:
             return link.listed.resources
 
-    async def read_resource(self, uri: str) -> str:
-        """Return the text of a resource, untrusted and of any length. Raises ToolError."""
+    async def resource(self, uri: str) -> str | bytes:
+        """Return a resource, untrusted and of any length. Raises ToolError."""
         async with self._lifecycle.using() as link:
             answer = link.connection.read_resource(uri)
-            return resource_text(await within(self._config.timeout_s, answer, "read the resource"))
+            return resource_content(await within(self._config.timeout_s, answer, "read the resource"))
 
-    async def get_prompt(self, name: str, arguments: Mapping[str, str]) -> str:
-        """Return the text of a prompt, untrusted and of any length. Raises ToolError."""
+    async def prompt(self, name: str, arguments: str) -> str:
+        """Return a prompt, untrusted and of any length. Raises ToolError, and UsageError for arguments that it does not
+        take."""
         async with self._lifecycle.using() as link:
-            answer = link.connection.get_prompt(name, arguments)
+            known = next((each for each in link.listed.prompts if each.name == name), None)
+            if known is None:
+                names = ", ".join(each.name for each in link.listed.prompts)
+                raise UsageError(f"The MCP server {self._name} has no prompt {name!r}.", f"It has: {names or 'none'}.")
+            answer = link.connection.get_prompt(name, read_prompt_arguments(known, arguments))
             return prompt_text(await within(self._config.timeout_s, answer, "return the prompt"))
 
     async def preview(self, tool: ServerTool, arguments: Mapping[str, Any], context: CallContext) -> Preview:  # noqa: ARG002

@@ -160,7 +160,7 @@ async def use(seed: str, tally: Counter[str]) -> list[str]:
 
     uses: tuple[Callable[[], Awaitable[object]], ...] = (
         server.tools, call, server.prompts, server.resources,
-        lambda: server.read_resource("a://b"), lambda: server.get_prompt("p", {"a": "b"}),
+        lambda: server.resource("a://b"), lambda: server.prompt("p", "a=b"),
     )  # fmt: skip
     for each in uses * _N_ROUNDS:
         try:

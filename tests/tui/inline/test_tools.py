@@ -13,10 +13,12 @@ from app.chat.tool_switches import RequestedTools
 from app.cli.output.answer import calls_json
 from app.connection import ServiceConnection
 from app.tools.approval import Decision
+from app.tools.backend import ToolBackend
+from app.tools.runner import ToolRunner
 from quantizer.system.errors import UsageError
 from tests.app.chat.tool_chats import backend_of, call, calling, said, unbatched
 from tests.app.client.scripted_client import ScriptedClient
-from tests.app.tools.fake import FakeToolBackend
+from tests.app.tools.mcp.scripted import Script
 from tui.chat.session import ChatSession
 from tui.inline.chat import InlineChat
 from tui.inline.scrollback import Scrollback
@@ -25,7 +27,7 @@ __all__ = ["unbatched"]
 
 
 @asynccontextmanager
-async def opened(client: ScriptedClient, tools: FakeToolBackend, folder: Path) -> AsyncIterator[InlineChat]:
+async def opened(client: ScriptedClient, tools: ToolBackend, folder: Path) -> AsyncIterator[InlineChat]:
     async with ServiceConnection(client.opened, "guide") as connection:
         session = ChatSession(connection, InMemoryChatRepository(), lambda: 0.0, tools=tools)
         chat = InlineChat(session, folder, Scrollback(), is_saved=False, shows_stats=False, folder=folder, tools=tools)
@@ -85,6 +87,25 @@ async def test_a_step_is_taken_back_and_done_again(tmp_path, capsys):
         await chat.submit("/undo")
         await chat.submit("/undo")
         assert chat.begun == "Go."
+
+
+async def test_prompts_and_resources_of_a_server_are_used_by_name(tmp_path, capsys):
+    tools, client = ToolRunner([Script().server()], lambda _: ()), ScriptedClient(said("Done."), said("Again."))
+    async with opened(client, tools, tmp_path) as chat:
+        await chat.submit("/tools on notes")
+        await chat.submit("/prompt")
+        assert "Of MCP servers, with NAME=VALUE for their arguments: notes/review." in capsys.readouterr().err
+        await chat.submit("/prompt notes/review the code")
+        assert chat.begun == "review {'what': 'the code'}"
+        await chat.submit("/prompt notes/other")
+        assert "The MCP server notes has no prompt 'other'" in capsys.readouterr().err
+        await chat.submit("/prompt other/review")
+        assert "There is no MCP server 'other'. Servers: notes." in capsys.readouterr().err
+        await chat.submit("What says @notes:note://1, and who is @ada:https://a.example?")
+        assert "Attached notes:note://1, 6 characters." in capsys.readouterr().err
+    (attachment,) = chat.branch[0].attachments
+    assert (attachment.name, attachment.content) == ("notes:note://1", "a note")
+    assert "a note" in client.requests[0][-1].content
 
 
 def test_decisions_have_the_letters_of_the_full_screen():

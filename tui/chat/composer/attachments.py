@@ -24,11 +24,13 @@ from urllib.parse import unquote, urlsplit
 
 from app.chat.attachments.parsing import ALL_PAGES, PageChoice, split_page_choice
 from app.chat.conversation import Attachment
+from app.common.terminal import printable_paste
 from quantizer.system.errors import UsageError, UserError
 
 if TYPE_CHECKING:
     from app.chat.attachments.parser_process import ReadBudget
     from app.chat.attachments.reader import ReadAttachment
+    from app.chat.state import ChatState
 
 
 _LONG_CHARACTERS = 1000
@@ -39,6 +41,8 @@ _NOISE = frozenset({"node_modules", "__pycache__", "venv", "target", "build", "d
 _READER = "app.chat.attachments.reader"  # imported in the thread that reads: the screen must not wait for it
 _N_REMEMBERED = 16
 _MAX_PASTED_CHARACTERS, _MAX_PASTED_FILES = 16_384, 32
+_MAX_RESOURCE_CHARACTERS = 4 << 20
+_RESOURCE = re.compile(r"([A-Za-z0-9_-]{1,64}):([A-Za-z][A-Za-z0-9+.-]*://\S+)")
 _BEGINS_A_PATH = re.compile(r"[/~'\"]|file:|[A-Za-z]:[\\/]")
 _OF_A_SERVER = ("//", "\\\\")  # Windows would sign in there at the mere question whether it exists
 
@@ -160,6 +164,45 @@ class AttachmentReader:
         return found.attachment
 
 
+class ServerResources:
+    """The resources of MCP servers that a question may mention, in the form `@server:scheme://…`. `current` returns the
+    chat."""
+
+    def __init__(self, current: Callable[[], ChatState], reader: AttachmentReader) -> None:
+        self._current = current
+        self._reader = reader
+
+    async def names(self) -> list[str]:
+        """Return the names of those of the chat's servers, as far as they are known; starts none."""
+        chat = self._current()
+        wanted = {enabled.partition("/")[0] for enabled in chat.conversation.settings.tools.enabled}
+        if chat.tools is None or not wanted:
+            return []
+        servers = [each for each in await chat.tools.servers() if each.name in wanted]
+        return [f"{server.name}:{uri}" for server in servers for uri in server.resources]
+
+    async def read(self, question: str) -> Mentioned:
+        """Read those that a question mentions, each from its server, which is started where needed."""
+        attachments, faults = {}, {}
+        for names in _candidates(_without_code(question)):
+            name = names[-1]
+            tools, found = self._current().tools, _RESOURCE.fullmatch(name)
+            if tools is None or found is None or name in attachments:
+                continue
+            server, uri = found.groups()
+            if server not in {each.name for each in await tools.servers()}:
+                continue  # such as @somebody:https://…
+            try:
+                content = await tools.resource(server, uri)
+                if isinstance(content, bytes):
+                    attachments[name] = await self._reader.read_data(content, name)
+                else:
+                    attachments[name] = Attachment(name, printable_paste(content[:_MAX_RESOURCE_CHARACTERS]))
+            except UserError as error:
+                faults[name] = f"{name}: {error}"
+        return Mentioned(tuple(attachments.values()), tuple(faults.values()))
+
+
 def pasted_paths(text: str, platform: str = sys.platform) -> tuple[Path, ...]:
     """Return the files that `text` names; none if any part of it is something else than the full path of a file."""
     # Terminals write such texts when files are dropped on them, file managers when files are copied: a path in quotes
@@ -240,7 +283,8 @@ class MentionReader:
     What a name leads to is noted when it is first seen in a draft: one that leads elsewhere when the question is sent,
     since a link was put there meanwhile, is a fault."""
 
-    def __init__(self, folder: Path, reader: AttachmentReader) -> None:
+    def __init__(self, folder: Path, reader: AttachmentReader, resources: ServerResources | None = None) -> None:
+        self._resources = resources
         self._folder = folder.resolve()
         self._named: dict[str, Path] = {}  # the files of the draft, without links
         self._reader = reader
@@ -268,7 +312,9 @@ class MentionReader:
                 if mention.path != first:
                     faults[mention.name] = f"{mention.name} leads to another file than when it was typed."
                     continue
-            is_word = mention.path is None and (mention.name in self._words or mention.name not in in_prose)
+            is_word = mention.path is None and (
+                mention.name in self._words or mention.name not in in_prose or _RESOURCE.fullmatch(mention.name)
+            )
             if fault := "" if is_word else mention.fault(is_typed=is_typed):
                 faults[mention.name] = fault
             elif mention.path is not None and not mention.is_folder:
@@ -285,6 +331,9 @@ class MentionReader:
     ) -> tuple[Attachment, ...]:
         """Return the mentioned files; see `find`. Raises UsageError for a question that is held back."""
         found = await self.find(question, attached, is_typed=is_typed)
+        if self._resources is not None and "://" in question:
+            served = await self._resources.read(question)
+            found = Mentioned((*found.attachments, *served.attachments), (*found.faults, *served.faults))
         must_hold_back = bool(found.faults) and question != self._held_back
         self._held_back = question if must_hold_back else ""
         if must_hold_back:

@@ -17,7 +17,7 @@ from textual.widgets import OptionList
 from textual.widgets.option_list import Option
 
 from app.common.terminal import printable_line
-from tui.chat.composer.attachments import complete_path, files_below, leads_outside
+from tui.chat.composer.attachments import ServerResources, complete_path, files_below, leads_outside
 
 MAX_COMPLETIONS = 8
 _OPEN_QUOTE = re.compile(r"(?<!\S)@\"([^\"\n]*)\Z")
@@ -228,9 +228,13 @@ class CompletionList(OptionList):
 
 class CompletionSource:
     """`words` returns the slash words with their descriptions, `arguments` what may follow one; files are below
-    `folder`. Files and arguments are listed once per word, for they may change at any time."""
+    `folder`, and beside them are the `resources` of MCP servers. Files and arguments are listed once per word, for they
+    may change at any time."""
 
-    def __init__(self, words: SlashWords, arguments: Arguments, folder: Path) -> None:
+    def __init__(
+        self, words: SlashWords, arguments: Arguments, folder: Path, resources: ServerResources | None = None
+    ) -> None:
+        self._resources = resources
         self._words = words
         self._arguments = arguments
         self._folder = folder
@@ -248,7 +252,8 @@ class CompletionSource:
                 self._outside_paths = (word.typed, await asyncio.to_thread(complete_path, word.typed, self._folder))
             else:
                 if not self._is_naming_file:
-                    self._files = await asyncio.to_thread(files_below, self._folder, has_folders=True)
+                    files = await asyncio.to_thread(files_below, self._folder, has_folders=True)
+                    self._files = [*files, *(await self._resources.names() if self._resources is not None else ())]
                 offer = await asyncio.to_thread(file_completions, word.typed, self._files, tuple(self._recent))
                 self._found = (word.typed, offer)
         self._is_naming_file = is_file

@@ -30,6 +30,7 @@ from tui.chat.composer.attachment_bar import (
 from tui.chat.composer.attachments import (
     AttachmentReader,
     MentionReader,
+    ServerResources,
     has_mention,
     is_long,
     mention_of,
@@ -94,14 +95,20 @@ class Composer(Vertical):
         error: UserError
         command: str = ""
 
-    def __init__(self, reader: AttachmentReader, words: SlashWords, arguments: Arguments) -> None:
+    def __init__(
+        self,
+        reader: AttachmentReader,
+        words: SlashWords,
+        arguments: Arguments,
+        resources: ServerResources | None = None,
+    ) -> None:
         super().__init__()
         self._reader = reader
         self._folder = Path.cwd()
-        self._source = CompletionSource(words, arguments, self._folder)
+        self._source = CompletionSource(words, arguments, self._folder, resources)
         self._warning = Static(markup=False, id="attachment-warning")
         self._warning.display = False
-        self._mention_reader = MentionReader(self._folder, reader)
+        self._mention_reader = MentionReader(self._folder, reader, resources)
         self.has_waiting = False  # whether a question waits for the running answer
         self.is_recording = False  # whether what the user says is being recorded
 

@@ -27,7 +27,7 @@ def tool_entry(name: str = "search", description: str = "Search notes.") -> dict
 class ScriptedConnection:
     """One connection; `end` ends it as a server that died."""
 
-    info = ServerInfo("notes", "1", "2025-11-25", has_tools=True, has_prompts=False, has_resources=False)
+    info = ServerInfo("notes", "1", "2025-11-25", has_tools=True, has_prompts=True, has_resources=True)
 
     def __init__(self, script: Script, observer: Observer) -> None:
         self._script = script
@@ -51,10 +51,10 @@ class ScriptedConnection:
         return list(self._script.tools)
 
     async def list_prompts(self) -> list[object]:
-        return []
+        return [{"name": "review", "arguments": [{"name": "what", "required": True}]}]
 
     async def list_resources(self) -> list[object]:
-        return []
+        return [{"uri": "note://1"}]
 
     async def call_tool(
         self, name: str, arguments: Mapping[str, Any], on_progress: Callable[[ToolProgress], None]

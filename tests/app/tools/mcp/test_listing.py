@@ -10,19 +10,24 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from app.tools.mcp.config import ToolError
 from app.tools.mcp.listing import (
     BUILT_IN_SERVERS,
     MAX_LISTED,
+    Prompt,
+    PromptArgument,
     ToolListing,
     listed_prompts,
     listed_resources,
     listed_tools,
     prompt_text,
-    resource_text,
+    read_prompt_arguments,
+    resource_content,
     result_output,
     server_names,
     tool_names,
 )
+from quantizer.system.errors import UsageError
 from tests.app.tools.mcp.scripted import tool_entry
 
 
@@ -248,7 +253,37 @@ def test_a_prompt_of_one_message_is_its_text_and_of_several_says_who_speaks() ->
 
 def test_a_resource_of_several_parts_names_each() -> None:
     contents = [{"uri": "a://1", "text": "x"}, {"uri": "a://2", "text": "y"}]
-    assert resource_text({"contents": contents}) == "[resource: a://1]\nx\n[resource: a://2]\ny"
+    assert resource_content({"contents": contents}) == "[resource: a://1]\nx\n[resource: a://2]\ny"
+    assert resource_content({"contents": contents[:1]}) == "x"
+    assert resource_content({"contents": [{"uri": "a://3", "blob": "AAE="}]}) == b"\x00\x01"
+    with pytest.raises(ToolError, match=r"neither text nor base64"):
+        resource_content({"contents": [{"uri": "a://3", "blob": "%"}]})
+
+
+@pytest.mark.parametrize(
+    ("typed", "arguments"),
+    [
+        ("city=Bern state='B E'", {"city": "Bern", "state": "B E"}),
+        ("city=a=b", {"city": "a=b"}),
+        ("Bern", "does not take these arguments. It takes: city=… [state=…]"),
+        ("", "needs city. It takes: city=… [state=…]"),
+        ("city='Bern", "quotation mark that is not closed"),
+    ],
+)
+def test_arguments_of_a_prompt_are_typed_by_name(typed: str, arguments: object) -> None:
+    prompt = Prompt("weather", arguments=(PromptArgument("city", is_required=True), PromptArgument("state")))
+    if isinstance(arguments, dict):
+        assert read_prompt_arguments(prompt, typed) == arguments
+        return
+    with pytest.raises(UsageError) as refused:
+        read_prompt_arguments(prompt, typed)
+    assert str(arguments) in str(refused.value)
+
+
+def test_the_only_argument_of_a_prompt_needs_no_name() -> None:
+    prompt = Prompt("review", arguments=(PromptArgument("what", is_required=True),))
+    assert read_prompt_arguments(prompt, "this = that") == {"what": "this = that"}
+    assert read_prompt_arguments(prompt, "what=this") == {"what": "this"}
 
 
 @pytest.mark.parametrize("arguments", [{"a": 1}, {"": None}, "a", 3, True])

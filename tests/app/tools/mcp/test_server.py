@@ -20,6 +20,7 @@ from app.tools.mcp.server import McpServer
 from app.tools.runner import ToolRunner
 from app.tools.server_requests import RequestRefusedError, SamplingRequest
 from app.tools.tool import CallContext, ServerTool, ToolProgress
+from quantizer.system.errors import UsageError
 from tests.app.tools.mcp.scripted import HandClock, Script, ScriptedConnection, settled, tool_entry
 
 IMPATIENT = Limits(list_s=0.05)
@@ -401,8 +402,10 @@ async def test_the_preview_shows_all_arguments() -> None:
 
 async def test_resources_and_prompts_are_read_as_text() -> None:
     server = Script().server()
-    assert await server.read_resource("note://1") == "[resource: note://1]\na note"
-    assert await server.get_prompt("review", {"what": "a"}) == "review {'what': 'a'}"
+    assert await server.resource("note://1") == "a note"
+    assert await server.prompt("review", "a") == "review {'what': 'a'}"
+    with pytest.raises(UsageError, match=r"has no prompt 'other'\. It has: review"):
+        await server.prompt("other", "")
     await server.close()
 
 

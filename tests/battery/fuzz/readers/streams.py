@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Callable, Coroutine
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -143,12 +144,13 @@ def _lists() -> list[bytes]:
 
 def _mcp_result(_folder: Path) -> Reader:
     """Read the results of a server: of a tool, a resource, a prompt, and lists of these."""
+    from app.tools.mcp.config import ToolError
     from app.tools.mcp.listing import (
         listed_prompts,
         listed_resources,
         listed_tools,
         prompt_text,
-        resource_text,
+        resource_content,
         result_output,
     )
 
@@ -158,7 +160,9 @@ def _mcp_result(_folder: Path) -> Reader:
             return
         output = result_output(raw)
         assert isinstance(output.text, str) and isinstance(output.detail, str)
-        assert isinstance(resource_text(raw), str) and isinstance(prompt_text(raw), str)
+        with suppress(ToolError):
+            assert isinstance(resource_content(raw), str | bytes)
+        assert isinstance(prompt_text(raw), str)
         for name, listed in (("prompts", listed_prompts), ("resources", listed_resources)):
             entries = raw.get(name)
             if isinstance(entries, list):

@@ -115,8 +115,8 @@ async def check_all(server: McpServer, notes: Notes) -> None:
 
     assert server.status().resources == ("note://1",)
     assert server.status().prompts == ("review",)
-    assert await server.read_resource("note://1") == "[resource: note://1]\nthe note"
-    assert await server.get_prompt("review", {"what": "this"}) == "Review this."
+    assert await server.resource("note://1") == "the note"
+    assert await server.prompt("review", "this") == "Review this."
     assert server.info is not None
     assert (server.info.name, server.info.version) == ("notes", "1.2")
 
@@ -133,7 +133,7 @@ async def test_a_server_in_this_process_works() -> None:
 async def test_a_resource_that_is_not_there_is_said() -> None:
     server = in_process(Notes().server())
     with pytest.raises(ToolError, match=r"The server answers:"):
-        await server.read_resource("note://2")
+        await server.resource("note://2")
     await server.close()
 
 
