@@ -15,7 +15,7 @@ from app.acp.stdio import StdioTransport
 
 
 @asynccontextmanager
-async def _opened(max_bytes: int = 1 << 20) -> AsyncIterator[tuple[StdioTransport, int, int]]:
+async def _opened(max_bytes: int = 1 << 17) -> AsyncIterator[tuple[StdioTransport, int, int]]:
     """Yield a transport, the descriptor that an editor writes to, and the one that it reads."""
     (stdin, to_agent), (from_agent, stdout) = os.pipe(), os.pipe()
     transport = StdioTransport(stdin, stdout, max_bytes)
@@ -45,9 +45,9 @@ RUBBISH: list[tuple[bytes, int, int | str | None]] = [
     (b'{"id": {}, "result": 1}', -32600, None),
     (b'{"id": true, "result": 1}', -32600, None),
     (b'{"id": "a", "error": "text"}', -32600, "a"),
-    (b'{"jsonrpc":"2.0","id":9,"method":"session/prompt","params":{"x":"' + b"y" * (1 << 20) + b'"}}', -32600, 9),
-    (b'{"jsonrpc":"2.0","method":"m","id":"abc","params":"' + b"y" * (3 << 20) + b'"}', -32600, "abc"),
-    (b"z" * (2 << 20), -32600, None),
+    (b'{"jsonrpc":"2.0","id":9,"method":"session/prompt","params":{"x":"' + b"y" * (1 << 17) + b'"}}', -32600, 9),
+    (b'{"jsonrpc":"2.0","method":"m","id":"abc","params":"' + b"y" * (3 << 17) + b'"}', -32600, "abc"),
+    (b"z" * (2 << 17), -32600, None),
 ]
 
 
