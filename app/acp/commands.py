@@ -8,9 +8,12 @@ from typing import TYPE_CHECKING, TypeAlias
 
 from acp.schema import AvailableCommand, AvailableCommandInput, TextContentBlock, UnstructuredCommandInput
 
+from app.acp.updates import said
+from app.chat.attachments.parsing import fenced
 from app.chat.conversation import MessageContent
 from app.chat.presets import VARIABLE
 from app.chat.steps import undone_text
+from app.common.terminal import printable_paste
 from quantizer.system.errors import UsageError
 
 if TYPE_CHECKING:
@@ -60,11 +63,15 @@ async def _preset(session: EditorSession, name: str) -> Outcome:
 
 
 async def _prompt(session: EditorSession, text: str) -> Outcome:
-    """Ask a text of the library, whose placeholders are filled with the lines that follow its name: the last one with
-    all that are left."""
+    """Ask a text of the library, whose placeholders are filled with the lines that follow its name, the last one with
+    all that are left; or a prompt of an MCP server, which is shown first: its words are the server's."""
     name, _, rest = text.strip().partition(" ")
     if not name:
         return await session.settings_editor.list_prompts()
+    if "/" in name:
+        served = printable_paste(await session.settings_editor.prompt(text.strip()))
+        await session.tell(said(f"{fenced(served)}\n\n"))
+        return lambda: session.chat.ask(MessageContent(role="user", content=served))
     prompt = await session.settings_editor.prompt(name)
     placeholders = VARIABLE.findall(prompt)
     values = rest.strip().split("\n", max(0, len(placeholders) - 1)) if rest.strip() else []

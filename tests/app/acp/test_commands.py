@@ -90,3 +90,16 @@ async def test_commands_are_announced_to_a_new_session_and_say_what_they_did(tmp
     question = client.requests[0][-1].content
     assert question.startswith("Explain the following to somebody who a child.")
     assert question.endswith("What is rain?")
+
+
+async def test_a_prompt_of_an_mcp_server_is_shown_and_asked(tmp_path, monkeypatch):
+    async def prompt(_: object, server: str, name: str, arguments: str) -> str:
+        return f"{server} {name} {arguments}\x1b[2J"
+
+    monkeypatch.setattr("app.tools.lazy.LazyTools.prompt", prompt)
+    client, editor = ScriptedClient(said("Reviewed.")), FakeEditor()
+    async with opened_editor(client, editor, tmp_path) as connection:
+        session_id = (await connection.new_session(cwd=str(tmp_path), mcp_servers=[])).session_id
+        await connection.prompt(session_id=session_id, prompt=asks("/prompt notes/review what=this"))
+    assert editor.text == "```\nnotes review what=this\n```\n\nReviewed."
+    assert client.requests[0][-1].content == "notes review what=this"
