@@ -250,7 +250,7 @@ class Agent:
         """Return a session, and the names of the MCP servers that its editor gave."""
         options = self._options
         configs = _configs(servers or (), folders[0])
-        tools = LazyTools(options.settings, configs, EditorBuffers(self.editor, session_id))
+        tools = LazyTools(options.settings, configs, EditorBuffers(self.editor, session_id), folders[0])
         session = EditorSession(
             session_id,
             opened,

@@ -211,11 +211,15 @@ def _lines(settings: ToolSettings, servers: Sequence[ServerStatus], n_tokens: in
         yield f"{_box(is_on(settings, server))} {printable_line(server.name)} ({printable_line(server.origin)})"
         if server.problem:
             yield f"    ! {printable_line(server.problem)}"
+        yield from (f"    {printable_line(note)}" for note in server.notes)
         for tool in server.tools:
             yield f"    {_box(settings.has(server.name, tool.name))} {printable_line(tool.name)}: {_beginning(tool)}"
     yield from (f"folder: {quoted_name(folder)}" for folder in settings.folders)
     yield from (f"{number}. {rule_text(rule)}" for number, rule in enumerate(settings.rules, start=1))
-    yield "/tools on NAME, off NAME, folder PATH, drop PATH, rounds NUMBER; forget NUMBER removes what was decided."
+    yield (
+        "/tools on NAME, off NAME, folder PATH, drop PATH, trust PATH, rounds NUMBER; forget NUMBER removes what was "
+        "decided."
+    )
 
 
 def summary(settings: ToolSettings, servers: Sequence[ServerStatus], n_tokens: int | None) -> str:

@@ -30,7 +30,7 @@ from app.tools.backend import ToolBackend
 from app.tools.tool import ServerStatus
 from quantizer.system.errors import UsageError, UserError
 
-_FORMS = "/tools on NAME, off NAME, folder PATH, drop PATH, rounds NUMBER or forget NUMBER."
+_FORMS = "/tools on NAME, off NAME, folder PATH, drop PATH, trust PATH, distrust PATH, rounds NUMBER or forget NUMBER."
 KNOWLEDGE_MODES = ("off", "on", "auto")
 KNOWLEDGE_FORMS = (
     ("add", "a folder of documents"),
@@ -87,6 +87,8 @@ class ToolsEditor:
             "off": partial(self._switch_all, is_switched_on=False),
             "folder": self.add_folder,
             "drop": self.drop_folder,
+            "trust": partial(self._trust, is_trusted=True),
+            "distrust": partial(self._trust, is_trusted=False),
             "rounds": self._set_rounds,
             "forget": self._forget,
         }
@@ -149,6 +151,21 @@ class ToolsEditor:
         self._change(lambda settings: without_folder(settings, folder))
         return self._folders_text()
 
+    async def _trust(self, path: str, *, is_trusted: bool) -> str:
+        """Let models be told what AGENTS.md and the skills of a folder say, or not any more, in every chat that is in
+        it. Raises UsageError for a path that is none."""
+        from app.tools.trust import trusted_folders
+
+        folder = Path(await asyncio.to_thread(self._absolute, path))
+        if is_trusted and not await asyncio.to_thread(folder.is_dir):
+            raise UsageError(f"There is no folder {path}.", "Give one that exists.")
+        trusted = trusted_folders()
+        await asyncio.to_thread(trusted.trust if is_trusted else trusted.distrust, folder)
+        shown = printable_line(str(folder))
+        if not is_trusted:
+            return f"Skills and AGENTS.md of {shown} are not used."
+        return f"Skills and AGENTS.md of {shown} are used where localllm is started there: /tools on skills."
+
     async def forget_rule(self, index: int) -> str:
         """Remove a decision, counted from 0. Raises UsageError for one that does not exist."""
         self._change(lambda settings: without_rule(settings, index))
@@ -161,7 +178,8 @@ class ToolsEditor:
         notes = {server.name: printable_line(server.origin) for server in servers}
         offered = [(f"{word} {name}", notes.get(name, "")) for word in ("on", "off") for name in names]
         dropped = [(f"drop {printable_line(folder)}", "") for folder in self.settings.folders]
-        return [*offered, (f"off {ALL}", ""), *dropped, *((f"folder {each}", "") for each in folders_here)]
+        folders = [(f"{word} {each}", "") for word in ("folder", "trust") for each in folders_here]
+        return [*offered, (f"off {ALL}", ""), *dropped, *folders]
 
     # One for each typed form
 

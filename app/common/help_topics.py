@@ -21,6 +21,7 @@ TOPICS = {
     "speak": "A text said aloud, into a sound file",
     "tools": "Tools: files, commands, the web",
     "knowledge": "Search folders of your documents",
+    "skills": "Skills, and AGENTS.md of a project",
     "mcp": "Tools of MCP servers",
     "models": "Find, download and keep models",
     "plan": "What fits, and how fast it will be",

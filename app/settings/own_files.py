@@ -17,7 +17,8 @@ from app.settings.private_files import foreign_name, is_own_name
 from app.settings.settings import Settings, settings_file
 from quantizer.system.files import explained, is_folder, sorted_glob
 
-_SETTINGS = ("config.toml", "mcp.json", "mcp.lock", "mcp-logins")  # beside the settings file, whatever that is called
+# beside the settings file, whatever that is called
+_SETTINGS = ("config.toml", "mcp.json", "mcp.lock", "mcp-logins", "trusted.json", "trusted.lock")
 _KINDS = {"models": "models", "checkpoints": "checkpoints to convert"}  # by the name in the data folder
 MODELS = frozenset(_KINDS.values())
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from app.settings.parsing import parse_variable_names
@@ -19,14 +20,20 @@ if TYPE_CHECKING:
 
 class LazyTools:
     """A `ToolBackend` with the built-in servers and those of `mcp.json`, for a window with these settings. An editor
-    adds MCP servers that it has `given`, and its `buffers`."""
+    adds MCP servers that it has `given`, its `buffers` and its
+    `folder`."""
 
     def __init__(
-        self, settings: Settings, given: Sequence[ServerConfig] = (), buffers: OpenBuffers | None = None
+        self,
+        settings: Settings,
+        given: Sequence[ServerConfig] = (),
+        buffers: OpenBuffers | None = None,
+        folder: Path | None = None,
     ) -> None:
         self._settings = settings
         self._given = given
         self._buffers = buffers
+        self._folder = folder
         self._made: ToolBackend | None = None
         self._one_at_a_time = asyncio.Lock()
 
@@ -56,11 +63,13 @@ class LazyTools:
     async def _backend(self) -> ToolBackend:
         async with self._one_at_a_time:
             if self._made is None:
-                self._made = await asyncio.to_thread(_make, self._settings, self._given, self._buffers)
+                self._made = await asyncio.to_thread(_make, self._settings, self._given, self._buffers, self._folder)
             return self._made
 
 
-def _make(settings: Settings, given: Sequence[ServerConfig], buffers: OpenBuffers | None) -> ToolBackend:
+def _make(
+    settings: Settings, given: Sequence[ServerConfig], buffers: OpenBuffers | None, folder: Path | None
+) -> ToolBackend:
     from app.client.launcher import running_service
     from app.tools.builtin.servers import tool_runner
     from app.tools.mcp.server import mcp_servers
@@ -75,4 +84,5 @@ def _make(settings: Settings, given: Sequence[ServerConfig], buffers: OpenBuffer
         settings.web_search,
         settings.web_search_key,
         buffers,
+        folder,
     )

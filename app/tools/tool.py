@@ -130,7 +130,7 @@ class ServerStatus:
     """A server as /tools lists it: its tools as far as known, and why they are not ("" where all is well). `origin`
     says where it comes from: "built in", or the file that names it. `state` is "stopped", "ready", "running", "failed",
     or "absent" of one that has nothing to offer here, which no list shows; `prompts` and `resources` are the names that
-    a server of others lists."""
+    a server of others lists; `notes` are lines about what else it has."""
 
     name: str
     origin: str
@@ -139,6 +139,7 @@ class ServerStatus:
     problem: str = ""
     prompts: tuple[str, ...] = ()
     resources: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

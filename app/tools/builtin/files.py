@@ -95,7 +95,7 @@ class FileServer(FixedServer):
             return await self._write(tool, arguments, context)
         if tool == READ_FILE:
             buffer = await self._buffer(_place(arguments, context).top)
-            return await asyncio.to_thread(_read, arguments, context, buffer)
+            return await asyncio.to_thread(read_lines, arguments, context, buffer)
         place, has_ignored = _place(arguments, context), bool(arguments.get("include_ignored"))
         await asyncio.to_thread(_check_is_there, place, context, is_folder=tool == LIST_FOLDER)
         if tool == LIST_FOLDER:
@@ -227,7 +227,7 @@ def _with_buffer(state: FileState, buffer: str | None) -> tuple[FileState, bool]
     return replace(state, sha256=hashlib.sha256(content).hexdigest(), content=content, n_bytes=len(content)), True
 
 
-def _read(arguments: Mapping[str, Any], context: CallContext, buffer: str | None) -> ToolOutput:
+def read_lines(arguments: Mapping[str, Any], context: CallContext, buffer: str | None) -> ToolOutput:
     """Return the text of a file, or as many of its lines as fit the context."""
     place = _place(arguments, context)
     shown, (state, _) = place.shown, _with_buffer(_state_of(place.top, place.shown), buffer)

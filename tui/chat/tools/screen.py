@@ -19,7 +19,7 @@ from textual.widgets.option_list import Option
 
 from app.chat.tool_switches import is_on, rule_text, summary
 from app.chat.tools_editor import ToolsEditor
-from app.common.terminal import printable, printable_line
+from app.common.terminal import counted, printable, printable_line
 from app.tools.tool import Effect, ServerStatus, ServerTool
 from quantizer.system.errors import UserError
 from tui.chat.composer.attachments import complete_path
@@ -39,6 +39,7 @@ _HELP = {
     _ROUNDS: "How often an answer may call tools before you are asked whether it goes on. Space changes it.",
     _ADD: "Space adds a folder: tools for files reach nothing outside of the folders here.",
 }
+_N_NOTES = 4  # of a server, whole below the list: the last ones say what is wrong
 _FOLDER_HINT = "Tools read and write in this folder and below; Right completes a name."
 _ROUNDS_HINT = "Rounds of calls in one answer, before you are asked whether it goes on."
 
@@ -167,6 +168,8 @@ class ToolsScreen(ModalScreen[None]):
             yield Option(title, f"{_SERVER} {server.name}")
             if server.problem:
                 yield Option(Text(f"    ! {printable_line(server.problem)}"), disabled=True)
+            for note in server.notes:
+                yield Option(Text(f"    {printable_line(note)}", "dim"), disabled=True)
             for tool in server.tools:
                 text = Text(f"    {_box(settings.has(server.name, tool.name))} {printable_line(tool.name)}")
                 text.append(f"  {printable_line(tool.definition.description)}", "dim")
@@ -188,10 +191,11 @@ class ToolsScreen(ModalScreen[None]):
             about = f"{_EFFECTS[tool.effect]}\n{printable_line(tool.definition.description)}"
         elif kind == _SERVER:
             server = next(each for each in self._servers if each.name == name)
-            listed = [f"{len(server.tools)} tools" if server.tools else "its tools are listed once it is started"]
+            started = "no tools" if server.state == "ready" else "its tools are listed once it is started"
+            listed = [counted(len(server.tools), "tool") if server.tools else started]
             listed += [f"prompts: {', '.join(map(printable_line, server.prompts))}"] if server.prompts else []
             listed += [f"resources: {', '.join(map(printable_line, server.resources))}"] if server.resources else []
-            about = "; ".join(listed)
+            about = "\n".join(("; ".join(listed), *map(printable_line, server.notes[-_N_NOTES:])))
         self.query_one("#about", Static).update(about)
 
     @property

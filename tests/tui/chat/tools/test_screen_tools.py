@@ -6,7 +6,10 @@ import pytest
 
 from app.chat.repository import SqliteChatRepository
 from app.protocol.chat import ToolCall
+from app.tools.builtin.skills import SkillServer
+from app.tools.runner import ToolRunner
 from app.tools.tool import FileChange, Preview, ToolOutput
+from app.tools.trust import trusted_folders
 from tests.app.chat.tool_chats import calling, said
 from tests.app.client.scripted_client import ScriptedClient
 from tests.app.tools.fake import ScriptedCall
@@ -50,6 +53,36 @@ async def test_tools_are_switched_by_words_and_kept_with_the_chat(open_app, tmp_
         await user.sees("Hello.", "tools: fake")
         await user.asks("/tools")
         await user.sees("☑ read_file", "☐ write_file", "folder   /", "at most 7")
+
+
+async def test_a_project_s_skills_are_listed_once_its_folder_is_trusted(open_app, tmp_path, monkeypatch):
+    skill = tmp_path / "project" / ".agents" / "skills" / "soup"
+    skill.mkdir(parents=True)
+    (skill / "SKILL.md").write_text("---\nname: soup\ndescription: Cooks soup.\n---\nBoil water.\n")
+    (tmp_path / "project" / "AGENTS.md").write_text("Always use leeks.")
+    monkeypatch.chdir(tmp_path / "project")
+    skills = SkillServer(tmp_path / "skills", tmp_path / "project", trusted_folders())
+    client = ScriptedClient()
+    async with open_app(client, (160, 40), tools=ToolRunner((skills,), lambda _: ())) as user:
+        await user.sees("ready")
+        await user.asks("/tools")
+        await user.sees("☐ skills  built in", "AGENTS.md and skills not used", "To use them:", "trust /")
+        await user.presses("escape")
+        await user.asks("/tools trust .")
+        await user.sees("are used where")
+        await user.asks("/tools on skills")
+        await user.sees("1 tool on", "tools: skills")
+        await user.asks("/tools")
+        await user.sees("soup (of this folder): Cooks soup.", "AGENTS.md (17 characters) of", "☑ read_skill")
+        await user.presses("escape")
+        await user.asks("Hello?")
+        await user.sees("Hello.", "ready")
+        await user.asks("/tools distrust .")
+        await user.sees("are not used.")
+    (tool,) = client.options[0].tools
+    assert "- soup: Cooks soup." in tool.description
+    assert tool.description.endswith("Always use leeks.")
+    assert not trusted_folders().has(tmp_path / "project")
 
 
 async def test_tools_and_a_system_prompt_count_in_the_context_as_soon_as_they_are_set(open_app):
