@@ -83,6 +83,7 @@ from app.tools.mcp.listing import server_names
 from quantizer.system.errors import UsageError, UserError
 
 _N_LISTED = 50
+_FINISH_TIMEOUT_S = 2.0  # the service may be starting
 _N_TOLD_FAULTS = 3  # of a request that is not valid
 _INVALID_PARAMS, _INTERNAL_ERROR, _NOT_FOUND = -32602, -32603, -32002
 _SESSION_OF_CHAT = re.compile(r"chat-([0-9]{1,18})-[0-9]{1,18}")
@@ -120,12 +121,17 @@ class Agent:
         self._sessions: dict[str, EditorSession] = {}
         self._models = SharedModels(connection, self._sessions)
         self._background: set[asyncio.Task[None]] = set()
+        self._answering: set[asyncio.Task[Any]] = set()
 
     async def handle(self, method: str, params: Any, is_notification: bool) -> BaseModel | None:
         """Return the result of a request. Raises RequestError, whose message says what to do."""
         row = _METHODS.get(method)
         if row is None or row.is_notification != is_notification:
             raise RequestError.method_not_found(printable_line(method[:80]))
+        task = asyncio.current_task()
+        if task is not None and method != AGENT_METHODS["session_prompt"]:
+            self._answering.add(task)  # until its answer is written
+            task.add_done_callback(self._answering.discard)
         try:
             return await row.call(self, _validated(row.kind, params))
         except UnknownSessionError as error:
@@ -142,6 +148,12 @@ class Agent:
             fault = f"{type(error).__name__} at {Path(place.filename).name}:{place.lineno}"
             log_event("acp", f"{method} failed: {fault}")
             raise RequestError(_INTERNAL_ERROR, f"localllm has a fault here: {fault}. Please report it.") from None
+
+    async def finish(self) -> None:
+        """Answer what was asked before the input ended, but for prompts, which `close` stops."""
+        await asyncio.sleep(0)  # the last one has not begun
+        if self._answering:
+            await asyncio.wait(self._answering, timeout=_FINISH_TIMEOUT_S)
 
     async def close(self) -> None:
         """Stop all sessions, and store what came."""
@@ -363,6 +375,7 @@ async def serve(options: AgentOptions, stdin: int, stdout: int) -> None:
         agent.editor.connect(wire)
         try:
             await wire.main_loop()
+            await agent.finish()
         finally:
             await agent.close()
             await wire.close()

@@ -90,15 +90,20 @@ async def test_a_model_of_the_service_answers_an_editor(environment, folder):
 
 
 def test_rubbish_is_answered_with_sentences_and_the_process_ends_with_its_input(environment):
-    lines = ["rubbish", "[]", json.dumps({"jsonrpc": "2.0", "id": 1, "method": "session/prompt", "params": 5})]
+    requests = (
+        {"jsonrpc": "2.0", "id": 1, "method": "session/prompt", "params": 5},
+        {"jsonrpc": "2.0", "id": 2, "method": "session/list"},
+    )
+    lines = ["rubbish", "[]", *map(json.dumps, requests)]
     command = python_command("app.cli.main", "acp", "--connect", "http://127.0.0.1:9")
     done = subprocess.run(
         command, input="\n".join(lines), env=environment, capture_output=True, text=True, timeout=PATIENCE_S
     )
     assert (done.returncode, done.stderr) == (0, "")
-    answers = {answer["id"]: answer["error"] for answer in map(json.loads, done.stdout.splitlines()[1:])}
-    assert answers[1]["code"] == -32602
-    assert "The request is not valid" in answers[1]["message"]
+    *rubbish, first, second = sorted(map(json.loads, done.stdout.splitlines()), key=lambda answer: answer["id"] or 0)
+    assert [answer["error"]["code"] for answer in rubbish] == [-32700, -32600]
+    assert "The request is not valid" in first["error"]["message"]
+    assert "sessions" in second["result"]
 
 
 def test_help_imports_neither_the_protocol_nor_a_client(environment):
