@@ -150,7 +150,9 @@ async def _run_to_end(chat: ChatState, tools: ToolBackend, call: ToolCall, messa
     from app.chat.request_helper import ChatHelper  # not at the start
 
     helper = ChatHelper(chat)
-    request = CallRequest(call, settings, chat.approvals, on_progress, on_update, max_characters, helper)
+    request = CallRequest(
+        call, settings, chat.approvals, on_progress, on_update, max_characters, helper, chat.known_files
+    )
     try:
         finished = await tools.run(request)
     except UserError as error:

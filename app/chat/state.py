@@ -27,6 +27,7 @@ from app.protocol.codec import encode
 from app.protocol.errors import NoTemplateError
 from app.tools.approval import KNOWLEDGE, ApprovalQuestion, Decision, ToolSettings
 from app.tools.backend import ToolBackend
+from app.tools.tool import KnownFiles
 from quantizer.system.errors import UserError
 
 if TYPE_CHECKING:
@@ -163,6 +164,7 @@ class ChatState:
     answers this time only. `activity` is what runs, `running` what is heard of it while the engine works, and
     `thinking_id` names the running answer to the service while it has reasoning only. `offered` are the tools of the
     last request; `approvals` the calls that wait for the person.
+    `known_files` are what its calls have read and written since it was opened: what another agent wrote is not lost.
     `may_compact` until a summary fails: the requests after that are sent as they are. `clean` makes a model's text safe
     to show. `keeps_file_texts` says whether texts of files are kept and used for drafts, by the settings.
     """
@@ -188,6 +190,7 @@ class ChatState:
         self.compaction = compaction
         self.clean = clean
         self.kept_texts: set[tuple[str, int]] = set()  # of files: corpus and hash of those that the engine was given
+        self.known_files: KnownFiles = {}
         self._keeps_file_texts = keeps_file_texts
         self.pinned_model = self.other_model = ""
         self.activity: Literal["", "answering", "searching", "calling", "summarising"] = ""

@@ -6,12 +6,20 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol
 
 from app.protocol.chat import ToolCall
 from app.tools.approval import ApprovalRule, Approver, ToolSettings
-from app.tools.tool import MAX_CHARACTERS, FileChange, ServerStatus, ServerTool, ToolProgress, ToolResult
+from app.tools.tool import (
+    MAX_CHARACTERS,
+    FileChange,
+    KnownFiles,
+    ServerStatus,
+    ServerTool,
+    ToolProgress,
+    ToolResult,
+)
 
 if TYPE_CHECKING:
     from app.tools.server_requests import RequestHelper
@@ -37,7 +45,7 @@ class CallRequest:
     `on_update` is awaited with the result so far before anything changes: with its title before the question, and with
     each file change before it is made. `on_progress` never waits. The text of the end has at most `max_characters`
     (`app.tools.tool.characters_for` knows how many a context has room for). `helper` answers what a server asks for
-    during the call; without one it gets nothing."""
+    during the call; without one it gets nothing. `known_files` is what the chat has read and written so far."""
 
     call: ToolCall
     settings: ToolSettings
@@ -46,6 +54,7 @@ class CallRequest:
     on_update: Callable[[ToolResult], Awaitable[None]] = _ignore_result
     max_characters: int = MAX_CHARACTERS
     helper: RequestHelper | None = None
+    known_files: KnownFiles = field(default_factory=dict)
 
 
 class ToolBackend(Protocol):

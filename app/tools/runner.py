@@ -121,6 +121,7 @@ class ToolRunner:
                 record_change=running.record,
                 max_characters=request.max_characters,
                 requests=running.requests,
+                known_files=request.known_files,
             )
             server = self._servers[tool.server]
             preview = await server.preview(tool, arguments, context)

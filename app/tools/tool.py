@@ -7,10 +7,10 @@ Knows no kind of server.
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import Enum
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeAlias, runtime_checkable
 
 from app.common.terminal import printable_paste
 from app.protocol.chat import Source, Tool
@@ -195,6 +195,10 @@ class ToolOutput:
     sources: tuple[Source, ...] = ()
 
 
+KnownFiles: TypeAlias = dict[str, set[str]]
+"""By the resolved path of a file the SHA-256 of each content of it that a chat was given, or has written itself."""
+
+
 async def _record_nothing(_: FileChange) -> None: ...
 
 
@@ -203,13 +207,15 @@ class CallContext:
     """What a call may use: the folders of the chat, the first of which is where relative paths and commands begin.
     `record_change` is awaited before a file is changed, so that a kill between both loses nothing. `on_progress` never
     waits. Of a longer text than `max_characters` the model gets head and tail: a server may choose better. `requests`
-    is what a server may ask for meanwhile, None where nobody answers it."""
+    is what a server may ask for meanwhile, None where nobody answers it. `known_files` is what the chat has read and
+    written so far, which tools for files add to."""
 
     folders: tuple[Path, ...] = ()
     on_progress: Callable[[ToolProgress], None] = lambda _: None
     record_change: Callable[[FileChange], Awaitable[None]] = _record_nothing
     max_characters: int = MAX_CHARACTERS
     requests: ServerRequests | None = None
+    known_files: KnownFiles = field(default_factory=dict)
 
 
 class OpenBuffers(Protocol):

@@ -125,14 +125,17 @@ class FileServer(FixedServer):
             await asyncio.wait({writing})
             writing.result()
             raise
+        known = context.known_files.setdefault(str(now.path), {now.state.sha256})
+        if tool == WRITE_FILE or now.state.sha256 in known:  # else it kept a change that the chat has not read
+            known |= {now.state.sha256, writing.result()}
         lines = [f"{'Wrote' if tool == WRITE_FILE else 'Edited'} {now.shown} ({now.summary})."]
         if not now.is_kept:
             lines.append(_NOT_KEPT)
         return ToolOutput("\n".join(lines), detail=now.summary if now.is_kept else f"{now.summary}, cannot be undone")
 
-    async def _make(self, change: FileChange, write: _Write, context: CallContext) -> None:
-        """Make a write that was recorded, in the editor where that writes files. Raises StorageError where it refuses,
-        and for unsaved text of one that writes none."""
+    async def _make(self, change: FileChange, write: _Write, context: CallContext) -> str:
+        """Make a write that was recorded, in the editor where that writes files, and return the SHA-256 of what the
+        file holds then. Raises StorageError where it refuses, and for unsaved text of one that writes none."""
         if self._buffers is not None and write.is_plain and await self._buffers.write(write.path, write.after):
             # What the editor made of it when it saved it, as its formatter does, can be undone too.
             state = await asyncio.to_thread(_state_of, write.path, write.shown)
@@ -141,10 +144,11 @@ class FileServer(FixedServer):
                 await context.record_change(
                     await asyncio.to_thread(self._history.prepare, write.path, planned, state.content)
                 )
-            return
+            return state.sha256
         if write.is_unsaved:
             raise StorageError(f"{write.shown} has unsaved text in the editor.", "Save it there.")
         await asyncio.to_thread(self._history.write, change, write.state, write.content)
+        return change.after
 
     async def _buffer(self, path: Path) -> str | None:
         return None if self._buffers is None else await self._buffers.read(path)
@@ -167,6 +171,11 @@ class FileServer(FixedServer):
             raise PathRefusedError(
                 f"There is no file {shown}.", f"{what_is_there(folders, path)} write_file makes a new one."
             )
+        known = context.known_files.get(str(path))
+        if known and state.exists and not is_edited and state.sha256 not in known:
+            # Another agent or the person changed it: the whole new content is made of what it held before.
+            remedy = "Read it again, and write what keeps that change, or use edit_file."
+            raise StorageError(f"{shown} was changed since you read it.", remedy)
         before, form, notes = _text_before(state, shown, is_edited=is_edited)
         if is_edited:
             after = edited(before, arguments["old_text"], arguments["new_text"], form)
@@ -236,6 +245,7 @@ def read_lines(arguments: Mapping[str, Any], context: CallContext, buffer: str |
     if state.content is None:
         raise StorageError(f"{shown} has {_TOO_LARGE}.", "Search it, or read a part of it with a command.")
     text, form = read_text(state.content)
+    context.known_files.setdefault(str(place.top), set()).add(state.sha256)
     lines = text.replace("\r\n", "\n").split("\n")
     n_lines = len(lines) - (not lines[-1])
     first, last = int(arguments.get("first_line", 1)), min(int(arguments.get("last_line", n_lines)), n_lines)
