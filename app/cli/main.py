@@ -58,7 +58,7 @@ _VERBS = {
     "jobs": _Verb("app.cli.verbs.service:jobs", "List, watch and cancel jobs of a running service."),
     "key": _Verb("app.cli.verbs.service:key", "Show, create and remove API keys."),
     "acp": _Verb("app.cli.verbs.acp:acp", "Let an editor chat with your model, by the Agent Client Protocol."),
-    "mcp": _Verb("app.cli.verbs.mcp:mcp", "List, add, import and test MCP servers."),
+    "mcp": _Verb("app.cli.verbs.mcp:mcp", "List, add, test and log in to MCP servers; serve as one."),
     "pull": _Verb("app.cli.verbs.hub:pull", "Download a model from the Hugging Face hub or any URL."),
     "quantize": _Verb("app.cli.verbs.quantize:quantize", "Convert and quantize a checkpoint or a GGUF."),
     "imatrix": _Verb("app.cli.verbs.quantize:imatrix", "Compute an importance matrix."),

@@ -1,4 +1,4 @@
-"""`localllm mcp`: the MCP servers of `mcp.json` listed, added, removed, imported, tested, and logged in to."""
+"""`localllm mcp`: the servers of `mcp.json` listed, added, removed, imported, tested, and logged in to; our own."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ _WIDTH_CHARACTERS = 100
 
 @click.group(epilog="Example: localllm mcp add time -- uvx mcp-server-time")
 def mcp() -> None:
-    """List, add, import, test and log in to MCP servers, whose tools a chat can use.
+    """List, add, import, test and log in to MCP servers; serve as one.
 
     Servers are listed in mcp.json beside the settings file, in the format of Cursor and Claude Desktop. Their tools
     are off until you enable them in a chat with /tools, and each call asks first.
@@ -217,6 +217,28 @@ def test(name: str, *, wants_json: bool) -> None:
     print_result(trial.as_json(), trial.lines(), wants_json=wants_json)
     if trial.status.state == "failed":
         raise click.exceptions.Exit(1)
+
+
+@mcp.command(epilog="Example: localllm mcp serve --http 8401")
+@click.option("--http", "port", type=click.IntRange(1, 65535), help="Serve at this port instead of standard streams.")
+def serve(*, port: int | None) -> None:
+    """Offer models, chats and documents of this machine to other programs, by MCP.
+
+    Tools: ask a model, transcribe a sound, embed texts, search chats and documents. Standard streams are for a program
+    that starts this command. Over HTTP the rules of `localllm serve` hold: on this machine your own programs, elsewhere
+    those with a key of the scope manage.
+    """
+    import importlib
+
+    from app.cli.resources import resolve_settings
+    from app.common.extras import MCP
+
+    if not MCP.is_installed:
+        raise MCP.missing
+    settings = resolve_settings(None, {"connect": None}, assume_yes=False, may_ask=False)
+    serving = importlib.import_module("app.tools.mcp.sdk.serving")
+    with suppress(KeyboardInterrupt):
+        asyncio.run(serving.serve_stdio(settings) if port is None else serving.serve_http(settings, port))
 
 
 def _server(name: str) -> McpServer:

@@ -57,6 +57,7 @@ _SCOPES: tuple[tuple[str, frozenset[KeyScope]], ...] = (
     (IDENTITY_PATH, frozenset()),  # nor this, by which our clients recognise it before they send their key
     ("/api/localllm/status", ALL_SCOPES),
     ("/api/localllm/", _MANAGE),
+    ("/mcp", _MANAGE),  # of `localllm mcp serve`: it searches the person's chats and documents
     ("/api/blobs/", _MANAGE),
     ("/api/copy", _MANAGE),
     ("/api/create", _MANAGE),
