@@ -38,6 +38,7 @@ _Kind: TypeAlias = Literal["read", "edit", "search", "execute", "fetch", "other"
 # Of built-in tools, by the names that models call them; a tool of another server has its server's name before its own.
 _KINDS: Mapping[str, _Kind] = {
     "read_file": "read",
+    "read_skill": "read",
     "list_folder": "search",
     "search_text": "search",
     "search_knowledge": "search",
