@@ -181,26 +181,36 @@ class ServerResources:
         servers = [each for each in await chat.tools.servers() if each.name in wanted]
         return [f"{server.name}:{uri}" for server in servers for uri in server.resources]
 
-    async def read(self, question: str) -> Mentioned:
-        """Read those that a question mentions, each from its server, which is started where needed."""
-        attachments, faults = {}, {}
-        for names in _candidates(_without_code(question)):
-            name = names[-1]
-            tools, found = self._current().tools, _RESOURCE.fullmatch(name)
-            if tools is None or found is None or name in attachments:
-                continue
-            server, uri = found.groups()
-            if server not in {each.name for each in await tools.servers()}:
-                continue  # such as @somebody:https://…
-            try:
-                content = await tools.resource(server, uri)
-                if isinstance(content, bytes):
-                    attachments[name] = await self._reader.read_data(content, name)
-                else:
-                    attachments[name] = Attachment(name, printable_paste(content[:_MAX_RESOURCE_CHARACTERS]))
-            except UserError as error:
-                faults[name] = f"{name}: {error}"
-        return Mentioned(tuple(attachments.values()), tuple(faults.values()))
+    async def attachment(self, name: str) -> Attachment:
+        """Read one by its name from its server, which is started where needed. Raises UserError."""
+        found, tools = _RESOURCE.fullmatch(name), self._current().tools
+        if found is None or tools is None:
+            raise UsageError(f"{name} is no resource of an MCP server.")
+        content = await tools.resource(*found.groups())
+        if isinstance(content, bytes):
+            return await self._reader.read_data(content, name)
+        return Attachment(name, printable_paste(content[:_MAX_RESOURCE_CHARACTERS]))
+
+    async def read(self, question: str, attached: Collection[str]) -> Mentioned:
+        """Read those that a question mentions, except those `attached` already; what is of no server is a word, as in
+        @somebody:https://…"""
+        tools = self._current().tools
+        names = {each[-1]: each[-1].partition(":")[0] for each in _candidates(_without_code(question))}
+        wanted = [name for name in names if _RESOURCE.fullmatch(name) and name not in attached]
+        servers = {each.name for each in await tools.servers()} if tools is not None and wanted else set()
+        attachments, faults = [], []
+        for name in wanted:
+            if names[name] in servers:
+                try:
+                    attachments.append(await self.attachment(name))
+                except UserError as error:
+                    faults.append(f"{name}: {error}")
+        return Mentioned(tuple(attachments), tuple(faults))
+
+
+def is_resource(name: str) -> bool:
+    """Return whether a name has the form of a resource of an MCP server."""
+    return _RESOURCE.fullmatch(name) is not None
 
 
 def pasted_paths(text: str, platform: str = sys.platform) -> tuple[Path, ...]:
@@ -313,7 +323,7 @@ class MentionReader:
                     faults[mention.name] = f"{mention.name} leads to another file than when it was typed."
                     continue
             is_word = mention.path is None and (
-                mention.name in self._words or mention.name not in in_prose or _RESOURCE.fullmatch(mention.name)
+                mention.name in self._words or mention.name not in in_prose or is_resource(mention.name)
             )
             if fault := "" if is_word else mention.fault(is_typed=is_typed):
                 faults[mention.name] = fault
@@ -332,7 +342,7 @@ class MentionReader:
         """Return the mentioned files; see `find`. Raises UsageError for a question that is held back."""
         found = await self.find(question, attached, is_typed=is_typed)
         if self._resources is not None and "://" in question:
-            served = await self._resources.read(question)
+            served = await self._resources.read(question, attached)
             found = Mentioned((*found.attachments, *served.attachments), (*found.faults, *served.faults))
         must_hold_back = bool(found.faults) and question != self._held_back
         self._held_back = question if must_hold_back else ""

@@ -33,6 +33,7 @@ from tui.chat.composer.attachments import (
     ServerResources,
     has_mention,
     is_long,
+    is_resource,
     mention_of,
     pasted_paths,
     path_of,
@@ -104,6 +105,7 @@ class Composer(Vertical):
     ) -> None:
         super().__init__()
         self._reader = reader
+        self._resources = resources
         self._folder = Path.cwd()
         self._source = CompletionSource(words, arguments, self._folder, resources)
         self._warning = Static(markup=False, id="attachment-warning")
@@ -367,6 +369,8 @@ class Composer(Vertical):
         return all(are_read)
 
     async def _attach_file(self, name: str, path: Path | None = None, command: str = "") -> bool:
+        if path is None and self._resources is not None and is_resource(name):
+            return await self._attach_read(name, self._resources.attachment(name), command)
         reading = self._reader.read_file(path or path_of(name, self._folder), name)
         return await self._attach_read(name, reading, command)
 

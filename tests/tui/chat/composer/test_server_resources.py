@@ -23,7 +23,10 @@ async def test_resources_and_prompts_are_offered_and_used(open_app):
         await user.presses("escape", "ctrl+u")
         await user.types("Read @notes:note")
         await user.sees("notes:note://1")
-        await user.presses("tab", "enter")
+        await user.presses("tab")
+        await user.sees("[notes:note://1 · 2 tokens")
+        await user.presses("enter")
         await user.sees("Done.")
+        assert "cannot be" not in user.screen_text
     (question, _) = user.app.app_context.session.chat.conversation.branch
     assert [each.content for each in question.attachments] == ["a note"]
