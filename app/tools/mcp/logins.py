@@ -74,12 +74,12 @@ class LoginFile:
             write_atomically(self.path, json.dumps(asdict(login)), sync=True, mode=PRIVATE_FILE)
 
     def remove(self) -> bool:
-        """Forget the login; return whether there was one."""
-        with explained(f"{self.path} cannot be removed"):
-            is_there = os.path.lexists(self.path)
+        """Forget the login; return whether there was one. Waits for who refreshes it, else it would be kept again."""
+        if not os.path.lexists(self.path):
+            return False
+        with self.locked(), explained(f"{self.path} cannot be removed"):
             self.path.unlink(missing_ok=True)
-            self.path.with_suffix(".lock").unlink(missing_ok=True)
-        return is_there
+        return True
 
     @contextmanager
     def locked(self) -> Iterator[None]:

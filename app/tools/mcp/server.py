@@ -57,8 +57,8 @@ class McpServer:
         self._told_folders: tuple[Path, ...] = ()
         self._asked_folders = asyncio.Event()
         self._refusals: list[str] = []
-        self._requests: ServerRequests | None = None  # of the call that runs
-        self._answering: set[asyncio.Task[Any]] = set()
+        self._callers: list[ServerRequests | None] = []  # of the calls that run
+        self._answering: dict[asyncio.Task[Any], ServerRequests] = {}
 
     @property
     def name(self) -> str:
@@ -134,7 +134,7 @@ class McpServer:
             self._check_same(tool, link)
             await self._tell_folders(link)
             self._refusals.clear()
-            self._requests = context.requests
+            self._callers.append(context.requests)
             try:
                 raw = await link.connection.call_tool(tool.name, arguments, context.on_progress)
             except asyncio.CancelledError:
@@ -149,9 +149,10 @@ class McpServer:
                     "What the call did is not known. The next one starts the server again.",
                 ) from error
             finally:
-                self._requests = None
-                for answering in self._answering:
-                    answering.cancel()
+                self._callers.remove(context.requests)
+                for answering, caller in self._answering.items():
+                    if caller is context.requests:
+                        answering.cancel()
             output = result_output(raw)
             return ToolOutput(self._with_refusals(output.text), output.is_error, output.detail)
 
@@ -186,10 +187,13 @@ class McpServer:
         remembered for the result of the call. Raises RequestRefusedError."""
         answering: asyncio.Task[_T] | None = None
         try:
-            if self._requests is None:
+            if len(self._callers) > 1:  # of two chats: the protocol does not say whose call it is about
+                raise RequestRefusedError("Several calls run at a time: nobody knows which of them asks.")
+            caller = self._callers[0] if self._callers else None
+            if caller is None:
                 raise RequestRefusedError("A server gets that only during a call of a chat.")
-            answering = asyncio.create_task(answer(self._requests))
-            self._answering.add(answering)
+            answering = asyncio.create_task(answer(caller))
+            self._answering[answering] = caller
             await asyncio.wait({answering})
             if answering.cancelled():
                 raise RequestRefusedError("The call has ended.")
@@ -202,7 +206,7 @@ class McpServer:
         finally:
             if answering is not None:
                 answering.cancel()
-                self._answering.discard(answering)
+                self._answering.pop(answering, None)
 
     def log(self, text: str) -> None:
         log_event(f"mcp {self._name}", "\n".join(map(printable_line, text.splitlines())))

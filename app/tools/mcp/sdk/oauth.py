@@ -57,7 +57,8 @@ class StoredLogin(httpx2.Auth):
         self.problem = ""
         self._url = url
         self._file = file
-        self._refreshing = asyncio.Lock()
+        self._one_at_a_time = asyncio.Lock()
+        self._refreshing: set[asyncio.Task[Login | None]] = set()
 
     async def async_auth_flow(self, request: httpx2.Request) -> AsyncGenerator[httpx2.Request, httpx2.Response]:
         login = await asyncio.to_thread(self._file.read, self._url)
@@ -73,8 +74,15 @@ class StoredLogin(httpx2.Auth):
             yield request
 
     async def _refreshed(self, used: Login) -> Login | None:
-        """Return a login with another token than `used`, None where there is none to be had."""
-        async with self._refreshing:
+        """Return a login with another token than `used`, None where there is none to be had. It goes on where the
+        request is cancelled: the former refresh token may be used up by then, and the new one must be kept."""
+        refreshing = asyncio.create_task(self._newer(used))
+        self._refreshing.add(refreshing)
+        refreshing.add_done_callback(self._refreshing.discard)
+        return await asyncio.shield(refreshing)
+
+    async def _newer(self, used: Login) -> Login | None:
+        async with self._one_at_a_time:
             lock = self._file.locked()
             await asyncio.to_thread(lock.__enter__)  # waits for another process
             try:

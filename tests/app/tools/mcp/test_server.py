@@ -348,6 +348,28 @@ async def test_what_a_server_asks_for_in_vain_is_said_with_the_result() -> None:
     await server.close()
 
 
+async def test_while_two_chats_call_a_server_it_may_ask_neither() -> None:
+    both, asked = asyncio.Event(), asyncio.Event()
+
+    async def answer(connection: ScriptedConnection, *_: object) -> Mapping[str, Any]:
+        if len(connections) == 0:
+            connections.append(connection)
+            await asked.wait()
+            return {"content": []}
+        both.set()
+        with pytest.raises(RequestRefusedError, match=r"Several calls run at a time"):
+            await connection.observer.fill("Who?", {})
+        asked.set()
+        return {"content": []}
+
+    connections: list[ScriptedConnection] = []
+    server = Script(answer).server()
+    tool = await only_tool(server)
+    await asyncio.gather(server.call(tool, {}, CallContext()), server.call(tool, {}, CallContext()))
+    assert both.is_set()
+    await server.close()
+
+
 async def test_progress_reaches_the_call() -> None:
     async def answer(_: object, __: str, ___: object, on_progress: Any) -> Mapping[str, Any]:
         on_progress(ToolProgress("half", 1, 2))

@@ -255,6 +255,29 @@ async def test_a_token_that_expires_is_refreshed_once_for_all_who_need_it() -> N
         assert second.expires_at_s > time.time() + 3000
 
 
+async def test_tokens_that_come_after_the_request_was_stopped_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked, answered = asyncio.Event(), asyncio.Event()
+
+    async def answer(request: httpx2.Request) -> httpx2.Response:
+        asked.set()
+        await answered.wait()
+        return httpx2.Response(200, json={"access_token": "new", "refresh_token": "newer"})
+
+    transport = httpx2.MockTransport(answer)
+    monkeypatch.setattr(oauth, "_client", lambda _url: httpx2.AsyncClient(transport=transport))
+    url = "https://h.example/mcp"
+    LoginFile("notes").write(Login(url, "old", "once", 1.0, "https://h.example/token"))
+    login = oauth.StoredLogin(url, LoginFile("notes"))
+    flow = login.async_auth_flow(httpx2.Request("POST", url))
+    request = asyncio.ensure_future(anext(flow))
+    await asked.wait()
+    request.cancel()
+    await asyncio.wait({request})
+    answered.set()
+    await asyncio.gather(*login._refreshing)
+    assert (stored(url).access_token, stored(url).refresh_token) == ("new", "newer")
+
+
 @pytest.mark.slow
 async def test_a_token_that_is_withdrawn_in_the_middle_is_refreshed() -> None:
     accounts = Accounts()
