@@ -45,7 +45,7 @@ async def running_app(
     async with ServiceConnection((client or ScriptedClient()).opened, "guide") as connection:
         settings_controller = SettingsController(settings, flags, environment)
         app = LocalllmApp(connection, clock=lambda: 0.0, settings=settings, settings_controller=settings_controller)
-        async with app.run_test(size=(120, 76), notifications=True):
+        async with app.run_test(size=(120, 80), notifications=True):
             yield app
 
 
