@@ -142,6 +142,12 @@ def report(request_id: int, progress: object) -> dict[str, Any]:
     return texts("done")
 
 
+def want_address(request_id: int, _progress: object) -> None:
+    wanted = {"mode": "url", "message": "Sign in.", "url": "https://a.example/\x1b[2J", "elicitationId": "1"}
+    error = {"code": -32042, "message": "first sign in", "data": {"elicitations": [wanted]}}
+    send({"id": request_id, "error": error})
+
+
 # By the mode: what a call does with its request's number and progress token; the result that it sends, if it does.
 CALLS: dict[str, Callable[[int, object], dict[str, Any] | None]] = {
     "dies in a call": die,
@@ -158,6 +164,7 @@ CALLS: dict[str, Callable[[int, object], dict[str, Any] | None]] = {
     "invalid result": lambda *_: {"content": "no list", "isError": "perhaps"},
     "evil output schema": lambda *_: {**texts("done"), "structuredContent": {"a": "a" * 40 + "!"}},
     "asks": ask,
+    "wants an address": want_address,
     "asks with a form": ask_with_a_form,
     "progress": report,
 }

@@ -273,6 +273,13 @@ async def test_a_server_gets_no_model_and_no_form_but_the_folders_of_the_chat(tm
         assert len(notes) == 2
 
 
+async def test_an_address_that_must_be_opened_first_is_said() -> None:
+    async with hostile("wants an address") as server:
+        output = await server.call(await a_tool(server), {}, CallContext())
+    assert output.is_error
+    assert output.text == "The server wants you to open an address first. Sign in. https://a.example/[2J"
+
+
 async def test_progress_is_printable() -> None:
     heard: list[ToolProgress] = []
     async with hostile("progress") as server:

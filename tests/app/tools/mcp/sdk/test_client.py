@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import socket
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager, nullcontext
 from typing import Any
 
 import pytest
@@ -14,13 +14,17 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
+from app.tools.approval import ApprovalQuestion, Decision
 from app.tools.mcp.config import ServerConfig, ToolError, config_of
 from app.tools.mcp.connection import Observer
 from app.tools.mcp.server import McpServer
+from app.tools.server_requests import Form, FormValue, SampledText, SamplingRequest, ServerRequests
 from app.tools.tool import CallContext, ServerTool, ToolProgress
 
 pytest.importorskip("mcp", reason="the optional extra")
 
+import mcp_types as types
+from mcp.server.lowlevel.server import Server
 from mcp.server.mcpserver import Context, MCPServer
 
 
@@ -75,7 +79,7 @@ class Notes:
         return server
 
 
-def in_process(server: MCPServer) -> McpServer:
+def in_process(server: MCPServer | Server[Any]) -> McpServer:
     """Return a server that is reached without streams."""
     from app.tools.mcp.sdk.client import connect_to
 
@@ -128,6 +132,58 @@ async def test_a_server_in_this_process_works() -> None:
         await check_all(server, notes)
     finally:
         await server.close()
+
+
+class Person:
+    """Someone who allows everything, and whose chat fills every form in alike."""
+
+    def __init__(self) -> None:
+        self.n_forms = 0
+
+    async def ask(self, question: ApprovalQuestion) -> Decision:
+        return Decision.ONCE
+
+    async def fill(self, form: Form) -> Mapping[str, FormValue]:
+        self.n_forms += 1
+        return {"name": "Ada"}
+
+    async def sample(self, request: SamplingRequest) -> SampledText:
+        raise NotImplementedError
+
+
+@pytest.mark.parametrize(("n_rounds", "text", "n_forms"), [(1, "Hello Ada", 1), (99, "has asked 5 times already", 5)])
+async def test_a_server_of_the_later_protocol_asks_by_its_results(n_rounds: int, text: str, n_forms: int) -> None:
+    form = types.ElicitRequestFormParams(
+        message="Who?", requested_schema={"type": "object", "properties": {"name": {"type": "string"}}}
+    )
+    n_asked = 0
+
+    async def list_tools(*_: object) -> types.ListToolsResult:
+        return types.ListToolsResult(tools=[types.Tool(name="greet", input_schema={"type": "object"})])
+
+    async def call_tool(
+        _context: object, params: types.CallToolRequestParams
+    ) -> types.CallToolResult | types.InputRequiredResult:
+        nonlocal n_asked
+        if n_asked < n_rounds:
+            n_asked += 1
+            return types.InputRequiredResult(input_requests={"who": types.ElicitRequest(params=form)})
+        assert params.input_responses is not None
+        answer = params.input_responses["who"]
+        assert isinstance(answer, types.ElicitResult)
+        content = types.TextContent(type="text", text=f"Hello {(answer.content or {})['name']}")
+        return types.CallToolResult(content=[content])
+
+    server = in_process(Server("greeter", on_list_tools=list_tools, on_call_tool=call_tool))
+    person = Person()
+    requests = ServerRequests(person, person, (), nullcontext)
+    (tool,) = await server.tools()
+    output = await server.call(tool, {}, CallContext(requests=requests))
+    assert text in output.text
+    assert person.n_forms == n_forms
+    assert server.info is not None
+    assert server.info.protocol_version == "2026-07-28"
+    await server.close()
 
 
 async def test_a_resource_that_is_not_there_is_said() -> None:
