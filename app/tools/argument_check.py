@@ -14,15 +14,13 @@ import operator
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, TypeAlias, TypeGuard
 
+from app.tools.schema_example import example_arguments
 from quantizer.system.errors import UserError
 
 MAX_ARGUMENT_CHARACTERS = 8 << 20
 _MAX_STEPS = 100_000
 _MAX_DEPTH = 64
 _MAX_SHOWN = 100
-_MAX_EXAMPLES = 8
-_OF_OBJECTS = ("properties", "required")
-_EXAMPLES: Mapping[str, Any] = {"integer": 1, "number": 1, "boolean": True, "array": ["..."], "object": {}}
 _DIALECTS = "://json-schema.org/"  # another may give these keywords no meaning
 
 Schema: TypeAlias = Any  # an object, or true and false; untrusted
@@ -35,7 +33,7 @@ class ArgumentsError(UserError):
 
 def read_arguments(text: str, schema: Mapping[str, Any]) -> dict[str, Any]:
     """Return the arguments of a call, which `schema` allows as far as it is checked. Raises ArgumentsError."""
-    remedy = f"Send one JSON object, such as {example_of(schema)}"
+    remedy = f"Send one JSON object, such as {json.dumps(example_arguments(schema), ensure_ascii=False)}"
     if len(text) > MAX_ARGUMENT_CHARACTERS:
         raise ArgumentsError(f"The arguments have more than {MAX_ARGUMENT_CHARACTERS:,} characters.", remedy)
     try:
@@ -50,24 +48,6 @@ def read_arguments(text: str, schema: Mapping[str, Any]) -> dict[str, Any]:
         place, what = problem
         raise ArgumentsError(f"{place or 'The arguments'}: {what}." if place else f"The arguments {what}.", remedy)
     return arguments
-
-
-def example_of(schema: Schema) -> str:
-    """Return an object with the arguments that `schema` requires, as JSON, which a model that got them wrong copies."""
-    properties, required = (schema.get(name) if isinstance(schema, Mapping) else None for name in _OF_OBJECTS)
-    names = [name for name in required if isinstance(name, str)] if isinstance(required, list) else []
-    described = properties if isinstance(properties, Mapping) else {}
-    values = {name[:_MAX_SHOWN]: _example_value(described.get(name)) for name in names[:_MAX_EXAMPLES]}
-    return json.dumps(values, ensure_ascii=False)
-
-
-def _example_value(schema: Any) -> Any:
-    if not isinstance(schema, Mapping):
-        return "..."
-    if isinstance(choices := schema.get("enum"), list) and choices and isinstance(choices[0], str | int | float | bool):
-        return choices[0][:_MAX_SHOWN] if isinstance(choices[0], str) else choices[0]
-    kind = schema.get("type")
-    return _EXAMPLES.get(kind, "...") if isinstance(kind, str) else "..."
 
 
 def _refuse_constant(name: str) -> float:

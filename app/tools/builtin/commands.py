@@ -57,7 +57,8 @@ RUN_COMMAND = ServerTool(
                     "items": {"type": "string"},
                     "minItems": 1,
                     "maxItems": 500,
-                    "description": 'The program and its arguments, such as ["pytest", "-q"].',
+                    "description": "The program and its arguments.",
+                    "examples": [["python3", "test.py"]],
                 },
                 "folder": {"type": "string", "description": "Where it runs; default: the chat's first folder."},
                 "timeout_s": {

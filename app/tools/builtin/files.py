@@ -305,8 +305,11 @@ def _key(tool: ServerTool, arguments: Mapping[str, Any], context: CallContext) -
 
 
 SERVER = "files"
-_TEXT = {"type": "string"}
-_PATH = {"type": "string", "description": "Path from the chat's first folder, or a whole path in one of its folders."}
+_PATH = {
+    "type": "string",
+    "description": "Path from the chat's first folder, or a whole path in one of its folders.",
+    "examples": ["notes.txt"],
+}
 _HAS_IGNORED = {"type": "boolean", "description": "Also what .gitignore excludes. Default: false."}
 
 
@@ -333,7 +336,7 @@ LIST_FOLDER = _tool(
     Effect.READ,
     "List the files and folders in a folder.",
     (),
-    path={**_PATH, "description": "Folder; default: the chat's first folder."},
+    path={"type": "string", "description": "Folder; default: the chat's first folder."},
     depth={"type": "integer", "minimum": 1, "maximum": 10, "description": "Levels of folders to list. Default: 1."},
     include_ignored=_HAS_IGNORED,
 )
@@ -343,8 +346,14 @@ SEARCH_TEXT = _tool(
     Effect.READ,
     "Find the lines of files that contain a text or match a regular expression.",
     ("pattern",),
-    pattern={"type": "string", "minLength": 1, "maxLength": 1000, "description": "Text to find within a line."},
-    path={**_PATH, "description": "Folder or file to search; default: the chat's first folder."},
+    pattern={
+        "type": "string",
+        "minLength": 1,
+        "maxLength": 1000,
+        "description": "Text to find within a line.",
+        "examples": ["tea"],
+    },
+    path={"type": "string", "description": "Folder or file to search; default: the chat's first folder."},
     glob={"type": "string", "maxLength": 200, "description": "Only files of this form, such as *.py or src/**/*.ts."},
     is_regex={"type": "boolean", "description": "The pattern is a regular expression of Python. Default: false."},
     ignore_case={"type": "boolean", "description": "Default: false."},
@@ -357,7 +366,7 @@ WRITE_FILE = _tool(
     "Write a whole text file: a new one, or in place of what it holds. To change a part of a file, use edit_file.",
     ("path", "content"),
     path=_PATH,
-    content=_TEXT,
+    content={"type": "string", "examples": ["Tea."]},
 )
 EDIT_FILE = _tool(
     "edit_file",
@@ -366,7 +375,7 @@ EDIT_FILE = _tool(
     "Replace a text in a file by another. The old text must be in the file exactly once, with its spaces.",
     ("path", "old_text", "new_text"),
     path=_PATH,
-    old_text={"type": "string", "minLength": 1},
-    new_text=_TEXT,
+    old_text={"type": "string", "minLength": 1, "examples": ["Tea"]},
+    new_text={"type": "string", "examples": ["Milk"]},
 )
 FILE_TOOLS = (READ_FILE, LIST_FOLDER, SEARCH_TEXT, WRITE_FILE, EDIT_FILE)

@@ -65,7 +65,7 @@ _CONFIG = {
     "README.md": "# Ferry\n\nTides.\n",
 }
 _SHOP = {
-    "shop/prices.py": "APPLE = 3\nPEAR = 7\n",
+    "shop/prices.py": "APPLE = 3\nPEAR = 740\n",
     "shop/total.py": "from prices import APPLE, PEAR\n\n\ndef total():\n    return APPLE + PEAR\n\n\nprint(total())\n",
     "shop/old/readme.txt": "Prices of 1998.\n",
 }
@@ -115,7 +115,7 @@ TASKS = (
         _read("notes/tuesday.txt"),)),
     Task("read", "Of which year are the prices in shop/old/readme.txt?", _SHOP, _says("1998"), (
         _read("shop/old/readme.txt"),)),
-    Task("read", "What is the value of PEAR in shop/prices.py?", _SHOP, _says("7"), (_read("shop/prices.py"),)),
+    Task("read", "What is the value of PEAR in shop/prices.py?", _SHOP, _says("740"), (_read("shop/prices.py"),)),
     Task("edit", "Set the port in config.ini to 9000.", _CONFIG, _holds("config.ini", "port = 9000", "8417"), (
         _edit("config.ini", "port = 8417", "port = 9000"),)),
     Task("edit", "Change the host in config.ini to localhost.", _CONFIG,
@@ -131,7 +131,7 @@ TASKS = (
         _only("notes/sunday.txt", "Rest"), (("write_file", {"path": "notes/sunday.txt", "content": "Rest"}),)),
     Task("edit", "Rename the function add in add.py to plus.", _ADD, _holds("add.py", "def plus(", "def add("), (
         _edit("add.py", "def add(", "def plus("),)),
-    Task("run", "Run python3 total.py in the folder shop. Which number does it print?", _SHOP, _says("10"), (
+    Task("run", "Run python3 total.py in the folder shop. Which number does it print?", _SHOP, _says("743"), (
         _run("python3", "total.py", folder="shop"),)),
     Task("run", "Run python3 check.py. What is the error message?", _ADD, _says("add is wrong"), (
         _run("python3", "check.py"),)),
@@ -148,7 +148,7 @@ TASKS = (
     Task("fix", "python3 check.py fails. Repair greet.py.", _greets("return f'Hello {name}!'"),
         _holds("greet.py", "Hello, {name}!"), (
         _run("python3", "check.py"), _read("greet.py"), _edit("greet.py", "Hello ", "Hello, "))),
-    Task("fix", "shop/prices.py should say that an apple costs 5, and total.py in shop should print 12. "
+    Task("fix", "shop/prices.py should say that an apple costs 5, and total.py in shop should print 745. "
         "Change shop/prices.py.", _SHOP, _holds("shop/prices.py", "APPLE = 5", "APPLE = 3"), (
         _read("shop/prices.py"), _edit("shop/prices.py", "APPLE = 3", "APPLE = 5"),
         _run("python3", "total.py", folder="shop"))),
