@@ -7,6 +7,7 @@ questions as for calls, and never those about its tools.
 
 from __future__ import annotations
 
+import hashlib
 import json
 import math
 from collections.abc import Callable, Mapping, Sequence
@@ -227,7 +228,8 @@ def _number(value: object) -> float | None:
 
 class ServerRequests:
     """What the server of one call may ask for. `rules` are those of the chat, `gained` what the person decided for
-    further requests; the time of the call stands still within `paused`."""
+    further requests; the time of the call stands still within `paused`. Permission to ask the model is for the
+    `identity` of a server, what is started or reached: another one of its name asks anew."""
 
     def __init__(
         self,
@@ -271,7 +273,7 @@ class ServerRequests:
         title = f"{server} to send you to an address"
         return await self._is_allowed(server, ELICITATION, "form", title, text, {"url": url})
 
-    async def sample(self, server: str, request: SamplingRequest) -> SampledText:
+    async def sample(self, server: str, request: SamplingRequest, identity: str = "") -> SampledText:
         """Return an answer of the model. Raises RequestRefusedError where the person or a bound does not allow it."""
         n_tokens = max(1, min(request.max_tokens, MAX_SAMPLED_TOKENS))
         turns = [f"{message.role}: {message.content}" for message in request.messages]
@@ -279,7 +281,8 @@ class ServerRequests:
         if len(text) > _MAX_CHARACTERS:
             raise RequestRefusedError(f"The question has {len(text):,} characters, more than a person reads.")
         title = f"{server} to ask the model"
-        if not await self._is_allowed(server, SAMPLING, "sampling", title, text, {"max_tokens": n_tokens}):
+        about = {"max_tokens": n_tokens}
+        if not await self._is_allowed(server, SAMPLING, "sampling", title, text, about, identity):
             raise RequestRefusedError("The user did not allow it.")
         bounded = SamplingRequest(request.messages, request.system, n_tokens, request.temperature, request.stop[:4])
         with self._paused():
@@ -293,6 +296,7 @@ class ServerRequests:
         title: str,
         text: str,
         about: Mapping[str, Any],
+        identity: str = "",
     ) -> bool:
         """Return whether the person allows a request, now or before. Raises RequestRefusedError for one too many."""
         self._n_asked += 1
@@ -301,7 +305,8 @@ class ServerRequests:
         if len(text) > _MAX_CHARACTERS:
             raise RequestRefusedError("It asks more than a person reads.")
         # As a tool of the server: the rules of the chat, and what is drawn of a question, are the same.
-        tool = ServerTool(server, method, Tool(method, "", {}), fingerprint=method)
+        fingerprint = hashlib.sha256(f"{identity}\n{method}".encode()).hexdigest()
+        tool = ServerTool(server, method, Tool(method, "", {}), fingerprint=fingerprint)
         by_rules = verdict((*self._rules, *self.gained), tool)
         if by_rules is not Verdict.ASK:
             return by_rules is Verdict.ALLOW

@@ -16,7 +16,7 @@ from typing import Any, TypeVar
 from app.common.event_log import log_event
 from app.common.terminal import printable_line
 from app.tools.file_access import is_as_named
-from app.tools.mcp.config import McpFile, ServerConfig, ToolError, mcp_file
+from app.tools.mcp.config import McpFile, ServerConfig, ToolError, identity_of, mcp_file
 from app.tools.mcp.connection import Connect, ConnectionEndedError, RefusedError, ServerInfo
 from app.tools.mcp.lifecycle import DEFAULT_LIMITS, Limits, Link, LoopClock, ServerLifecycle, within
 from app.tools.mcp.listing import (
@@ -180,7 +180,8 @@ class McpServer:
         return await self._asked_for(about, lambda to: to.agree_to_address(self._name, message, url))
 
     async def sample(self, request: SamplingRequest) -> SampledText:
-        return await self._asked_for("an answer of the model", lambda to: to.sample(self._name, request))
+        identity = identity_of(self._config.launch) if self._config.launch else ""
+        return await self._asked_for("an answer of the model", lambda to: to.sample(self._name, request, identity))
 
     async def _asked_for(self, what: str, answer: Callable[[ServerRequests], Coroutine[Any, Any, _T]]) -> _T:
         """Return the answer of the chat whose call runs; withdrawn when the call ends. What the server does not get is

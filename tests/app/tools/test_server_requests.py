@@ -169,6 +169,18 @@ async def test_the_model_answers_what_the_person_saw_within_a_bound() -> None:
     assert (await later.sample("notes", request)).text == "an answer"
 
 
+async def test_another_server_of_the_same_name_is_asked_about_again() -> None:
+    request = SamplingRequest((Message("user", "a"),))
+    first = requests(ScriptedApprover(Decision.TOOL))
+    await first.sample("notes", request, "node notes.js")
+    approver = ScriptedApprover(Decision.DENY)
+    later = requests(approver, rules=tuple(first.gained))
+    assert (await later.sample("notes", request, "node notes.js")).text == "an answer"
+    with pytest.raises(RequestRefusedError):
+        await later.sample("notes", request, "node evil.js")
+    assert len(approver.questions) == 1
+
+
 async def test_never_is_for_this_server_and_kind_of_request() -> None:
     asked = requests(ScriptedApprover(Decision.NEVER, Decision.ONCE))
     request = SamplingRequest((Message("user", "a"),))
