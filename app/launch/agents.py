@@ -105,7 +105,13 @@ def claude_code_variables(target: Target) -> dict[str, str]:
 
 
 def _claude_code(target: Target) -> Start:
-    variables = {**claude_code_variables(target), "CLAUDE_CODE_DISABLE_NONESSENTIAL_TRAFFIC": "1"}
+    variables = {
+        **claude_code_variables(target),
+        "CLAUDE_CODE_DISABLE_NONESSENTIAL_TRAFFIC": "1",
+        # a count of tokens left, which is not that of this context (claude-code#88211), and changes with each prompt:
+        # what follows it would have to be read again
+        "CLAUDE_CODE_TOTAL_TOKENS_REMINDER": "off",
+    }
     return Start(
         # the variables of the user's settings file would win over those of the process, but not over these settings
         arguments=("--settings", f"{FOLDER}/settings.json"),

@@ -54,6 +54,7 @@ CLIENTS_PORTS: Mapping[int, str] = {
     1234: "LM Studio",
     41343: "LM Studio's SDK",  # the first of those that it tries where it is given no address
     8080: "llama.cpp",
+    9931: "llama.cpp",  # its default port to come: ggml-org/llama.cpp#26508
     8012: "llama.vim",
 }
 FINISH_TIMEOUT_S = 60

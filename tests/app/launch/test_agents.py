@@ -70,6 +70,7 @@ def test_claude_code_has_one_model_for_everything_also_against_the_users_setting
     models = {name for name, value in variables.items() if value == TARGET.model}
     assert models >= {"ANTHROPIC_MODEL", "ANTHROPIC_DEFAULT_HAIKU_MODEL", "ANTHROPIC_DEFAULT_OPUS_MODEL"}
     assert variables["CLAUDE_CODE_MAX_CONTEXT_TOKENS"] == "40960"
+    assert variables["CLAUDE_CODE_TOTAL_TOKENS_REMINDER"] == "off", "it would change a prompt that is kept"
     assert start.environment["ANTHROPIC_AUTH_TOKEN"] == KEY
     assert {"ANTHROPIC_API_KEY", "CLAUDE_CODE_USE_BEDROCK"} <= {*start.removed}
 

@@ -21,6 +21,12 @@ from tests.quantizer.peft_adapters import pair, write_peft
 from tests.quantizer.seeing_checkpoints import write_seeing
 
 
+@pytest.fixture(autouse=True)
+def measured_nothing(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What was measured on the machine that runs the tests is in its user's cache."""
+    monkeypatch.setenv("LOCALLLM_CACHE_DIR", str(tmp_path_factory.mktemp("cache")))
+
+
 def localllm(*arguments: str, cwd: Path | None = None) -> subprocess.CompletedProcess[str]:
     return run_localllm(os.environ, *arguments, cwd=cwd)
 
