@@ -110,13 +110,19 @@ def main() -> int:
     options = parser.parse_args()
     asked_of: dict[tuple[int, bool], Asked] = {}
     with serve(options.model or fetch(SMOLLM), free_port()) as served:
-        for _ in range(options.times):
+        for time_number in range(1, options.times + 1):
             for n_clients in (0, options.clients):
                 with clients(served, n_clients):
                     for is_exact in (False, True):
                         asked = asked_of.setdefault((n_clients, is_exact), Asked())
                         for question in questions(options.questions):
                             ask(served, asked, question, options.tokens, is_exact=is_exact)
+                        print(  # a whole run takes an hour or more
+                            f"{time_number} of {options.times}, {n_clients} clients, deterministic {is_exact}: "
+                            f"{asked.n_other_texts} of {len(asked.texts)} with other texts, "
+                            f"{asked.n_tokens / asked.spent_s:.1f} tok/s so far",
+                            flush=True,
+                        )
     table = Table("", "questions", "with other texts", "with other probabilities", "tok/s", box=None)
     for (n_clients, is_exact), asked in asked_of.items():
         name = f"{'deterministic' if is_exact else 'as it is'}, {f'beside {n_clients}' if n_clients else 'alone'}"
