@@ -27,6 +27,7 @@ from app.chat.attachments.parsing import fenced
 from app.chat.branches import LiveCall, TranscriptEntry
 from app.chat.conversation import MessageContent, arguments_of
 from app.common.terminal import printable
+from app.protocol.chat import ToolCall
 from app.tools.approval import ApprovalQuestion
 from app.tools.display import call_title, progress_text, question_lines, result_text
 from app.tools.tool import ToolOutcome, ToolResult
@@ -50,6 +51,8 @@ _KINDS: Mapping[str, _Kind] = {
 }
 _PART = re.compile(r"@@ -\d{1,9}(?:,(\d{1,9}))? \+(\d{1,9})(?:,(\d{1,9}))? @@")
 _NO_FILE, _HEADINGS = "--- /dev/null", ("--- ", "+++ ")
+_MAX_DEPTH = 64  # of arguments: the package sends 255, and serde_json, with which editors read, takes 128
+_MAX_LINE = 2**31 - 1
 
 
 def said(text: str) -> AgentMessageChunk:
@@ -100,7 +103,7 @@ def call_started(entry: TranscriptEntry, folder: Path, *, is_running: bool = Tru
     result = _result_of(entry)
     return ToolCallStart(
         session_update="tool_call",
-        raw_input=None if entry.call is None else arguments_of(entry.call) or entry.call.arguments,
+        raw_input=_raw_input(entry.call),
         kind=_KINDS.get(result.tool, "other"),
         **_state(entry, folder, is_running=is_running),
     )
@@ -126,8 +129,20 @@ def call_asked(entry: TranscriptEntry, question: ApprovalQuestion, folder: Path)
         title=printable(question.preview.title),
         content=[_content(fenced(text)), *diffs],
         locations=_locations(entry, folder),
-        raw_input=None if entry.call is None else arguments_of(entry.call) or entry.call.arguments,
+        raw_input=_raw_input(entry.call),
     )
+
+
+def _raw_input(call: ToolCall | None) -> Mapping[str, Any] | str | None:
+    """Return the arguments of a call by name; as a text where a model wrote no object, or one that is nested too deep
+    to be sent."""
+    arguments = None if call is None else arguments_of(call)
+    level: list[Any] = [] if arguments is None else [arguments]
+    for _ in range(_MAX_DEPTH):  # no recursion: what a model writes may be deeper than our stack
+        inside = (each.values() if isinstance(each, dict) else each for each in level)
+        level = [child for children in inside for child in children if isinstance(child, dict | list)]
+    is_sent = arguments is not None and not level
+    return arguments if is_sent or call is None else printable(call.arguments)
 
 
 def _state(entry: TranscriptEntry, folder: Path, *, is_running: bool) -> dict[str, Any]:
@@ -180,7 +195,7 @@ def _locations(entry: TranscriptEntry, folder: Path) -> list[ToolCallLocation]:
     path = _path(entry, folder)
     arguments = (arguments_of(entry.call) if entry.call is not None else None) or {}
     first = arguments.get("first_line")
-    is_line = isinstance(first, int) and not isinstance(first, bool) and first > 0
+    is_line = isinstance(first, int) and not isinstance(first, bool) and 0 < first <= _MAX_LINE
     changed = _PART.search(_result_of(entry).diff)
     line = first if is_line else int(changed[2]) if changed else None
     return [ToolCallLocation(path=path, line=line)] if path else []

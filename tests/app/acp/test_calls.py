@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from app.chat.store.chat_store import ChatStore
+from app.protocol.chat import ToolCall
 from app.tools.tool import ToolOutcome
 from tests.app.acp.editors import FakeEditor, asks, opened_editor
 from tests.app.chat.tool_chats import call, calling, said, unbatched
@@ -191,6 +192,16 @@ async def test_what_was_read_is_shown_with_its_place_and_again_when_the_chat_is_
         await connection.load_session(cwd=str(folder), session_id=session_id, mcp_servers=[])
     (shown,) = editor.of_kind("tool_call")
     assert (shown.status, shown.kind, shown.content) == ("completed", "read", ended.content)
+
+
+async def test_a_call_that_is_nested_without_end_ends_neither_the_prompt_nor_a_later_loading(tmp_path, folder):
+    nested = ToolCall("c1", "read_file", '{"path": "notes.txt", "x": ' + "[" * 400 + "]" * 400 + "}")
+    client, editor = ScriptedClient(calling(nested), said("Sorry.")), FakeEditor()
+    async with opened_editor(client, editor, tmp_path) as connection:
+        session_id = await _prompted(connection, folder)
+        await connection.load_session(cwd=str(folder), session_id=session_id, mcp_servers=[])
+    assert editor.text == "Sorry.Sorry."
+    assert editor.of_kind("tool_call")[-1].status == "failed"
 
 
 async def test_a_pause_after_many_rounds_ends_the_turn_and_continue_goes_on(tmp_path, folder):

@@ -3,17 +3,22 @@
 from __future__ import annotations
 
 from collections import Counter
+from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from app.acp.modes import MODES, decision_of, mode_of, permission_options
-from app.acp.updates import read_diff
+from app.acp.updates import call_started, read_diff
+from app.chat.branches import TranscriptEntry
+from app.chat.conversation import Message
 from app.cli.verbs.acp import acp
+from app.protocol.chat import ToolCall
 from app.tools.approval import ApprovalQuestion, Decision
 from app.tools.builtin.edits import diff_of
-from app.tools.tool import BoundCommand, Effect, Preview
+from app.tools.tool import BoundCommand, Effect, Preview, ToolResult
 from tests.app.tools.fake import fake_tool
 
 PATH = "/work/a.txt"
@@ -104,3 +109,30 @@ def test_decision_of_a_cancelled_request_is_none():
     from acp.schema import DeniedOutcome, RequestPermissionResponse
 
     assert decision_of(RequestPermissionResponse(outcome=DeniedOutcome(outcome="cancelled")), _question()) is None
+
+
+NESTED = '{"path": "a.txt", "x": ' + "[" * 400 + "]" * 400 + "}"
+ARGUMENTS = [
+    ('{"path": "a.txt"}', {"path": "a.txt"}),
+    ("{}", {}),
+    ("[1]", "[1]"),
+    ("no JSON\x1b[2J", "no JSON[2J"),
+    (NESTED, NESTED),
+]
+
+
+def _started(arguments: str) -> dict[str, Any]:
+    result = ToolResult(call_id="c1", tool="read_file", title="read")
+    message = Message(id=1, parent_id=None, role="tool", result=result)
+    entry = TranscriptEntry(message=message, call=ToolCall("c1", "read_file", arguments))
+    return call_started(entry, Path("/work")).model_dump(mode="json", by_alias=True)
+
+
+@pytest.mark.parametrize(("arguments", "shown"), ARGUMENTS)
+def test_arguments_of_any_form_can_be_sent(arguments, shown):
+    assert _started(arguments)["rawInput"] == shown
+
+
+def test_a_line_that_no_file_has_is_no_place():
+    (place,) = _started(f'{{"path": "a.txt", "first_line": {10**400}}}')["locations"]
+    assert (place["path"], place["line"]) == ("/work/a.txt", None)
