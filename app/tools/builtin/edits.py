@@ -90,7 +90,7 @@ _MAX_COMPARED = 1_500  # lines between the first and the last difference; more a
 _N_CONTEXT = 3
 _N_SHOWN = 5
 _MAX_HINTED = 200  # lines
-_MAX_COMPARED = 20_000  # lines of a file: a fifth of a second
+_MAX_RATED = 20_000  # lines of a file: a fifth of a second
 _MAX_QUOTED = 300  # characters
 _LEAST_RATIO = 0.6
 _COPY = "Read the file again, and copy the lines exactly."
@@ -157,7 +157,7 @@ def _hint(text: str, old: str) -> str:
     first = next((line for line in sought if line.strip()), "")[:_MAX_QUOTED]
     matcher = SequenceMatcher(None, b=first)  # which keeps what it found out about this one
     best, likeness = 0, _LEAST_RATIO
-    for number, line in enumerate(texts[:_MAX_COMPARED], 1):
+    for number, line in enumerate(texts[:_MAX_RATED], 1):
         matcher.set_seq1(line[:_MAX_QUOTED])
         if matcher.real_quick_ratio() > likeness and matcher.quick_ratio() > likeness:
             ratio = matcher.ratio()

@@ -72,6 +72,15 @@ def test_texts_that_differ_everywhere_take_no_time() -> None:
     assert diff_of(before, after).n_added == 100_000
 
 
+def test_lines_are_compared_one_by_one_only_where_that_takes_little_time() -> None:
+    def n_removed(n_lines: int) -> int:
+        before = "".join(f"line {number}\n" for number in range(n_lines))
+        return diff_of(before, re.sub("line (.*[02468])\n", r"new \1\n", before)).n_removed
+
+    assert n_removed(200) == 100
+    assert n_removed(1_600) == 1_599, "all between the first difference and the last: 8,000 lines would take 8 s"
+
+
 def test_characters_that_are_not_shown_are_counted() -> None:
     assert "[2 control characters come, which are not shown]" in diff_of("a\n", "a\u202e\x1b\n").text
 
