@@ -10,7 +10,7 @@ from bisect import bisect_left
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from difflib import SequenceMatcher
-from itertools import islice
+from itertools import dropwhile, islice, takewhile
 from typing import TypeAlias
 
 from app.common.terminal import printable
@@ -144,7 +144,8 @@ def _original(text: str, places: tuple[int, int]) -> tuple[int, int]:
 
 
 def _hint(text: str, old: str) -> str:
-    """Return what helps to find the text: the line at which it only differs by spaces, else the line most like it."""
+    """Return what helps to find the text: the line at which it only differs by spaces, else the first wrong one
+    after lines that are there, else the line most like its first."""
     sought = old.strip("\n").split("\n")
     wanted = [line.split() for line in sought]
     if len(wanted) > _MAX_HINTED:
@@ -153,8 +154,12 @@ def _hint(text: str, old: str) -> str:
     lines = [line.split() for line in texts]
     for number in range(len(lines) - len(wanted) + 1):
         if lines[number] == wanted[0] and lines[number : number + len(wanted)] == wanted:
-            return f"Line {number + 1} differs only by spaces: copy it exactly.{_quoted(texts[number])}"
-    first = next((line for line in sought if line.strip()), "")[:_MAX_QUOTED]
+            wrong = next((place for place, line in enumerate(sought, number) if texts[place] != line), number)
+            return f"Line {wrong + 1} differs only by spaces: copy it exactly.{_quoted(texts[wrong])}"
+    sought = list(dropwhile(lambda line: not line.strip(), sought))
+    if hint := _later_hint(texts, sought):
+        return hint
+    first = sought[0][:_MAX_QUOTED] if sought else ""
     matcher = SequenceMatcher(None, b=first)  # which keeps what it found out about this one
     best, likeness = 0, _LEAST_RATIO
     for number, line in enumerate(texts[:_MAX_RATED], 1):
@@ -166,6 +171,24 @@ def _hint(text: str, old: str) -> str:
     if not best:
         return _COPY
     return f"Line {best} is most like it: copy it exactly.{_quoted(texts[best - 1])}"
+
+
+def _later_hint(texts: Sequence[str], sought: Sequence[str]) -> str:
+    """Return what is wrong after the first lines of `sought`, at the place where most of them are; "" where not even
+    the first one is there, or all are."""
+    starts = (place for place, line in enumerate(texts) if sought and line == sought[0])
+    n_equal, place = 0, 0
+    for start in islice(starts, _MAX_HINTED):
+        pairs = zip(texts[start : start + len(sought)], sought, strict=False)
+        n_here = sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], pairs))
+        if n_here > n_equal:
+            n_equal, place = n_here, start
+    if n_equal in (0, len(sought)):
+        return ""
+    number = place + n_equal
+    if texts[number:] in ([], [""]):
+        return f"Its first lines are there, but the file ends after line {number}. {_COPY}"
+    return f"Its lines before are there, but line {number + 1} is another: copy it exactly.{_quoted(texts[number])}"
 
 
 def _quoted(line: str) -> str:

@@ -126,6 +126,27 @@ def test_a_text_that_differs_by_spaces_only_is_hinted_at() -> None:
         edited("a\n    b = 1\nc\n", "b = 1\n c", "x", LF)
 
 
+@pytest.mark.parametrize(
+    ("text", "old", "hint"),
+    [
+        (
+            "x\ndef f():\n    return 1\n",
+            "def f():\n    return 2\n",
+            'line 3 is another: copy it exactly. It is "    return 1"',
+        ),
+        ("}\na\n}\nreturn bar\n", "\n}\nreturn bar\nend", "the file ends after line 4"),
+        ("}\na\n}\nb\nc\n", "  \n}\nb\nd", 'line 5 is another: copy it exactly. It is "c"'),
+        ("a\n    b\nc\n", "a\nb\nc\n", 'Line 2 differs only by spaces: copy it exactly. It is "    b"'),
+        ("a\nb\n", "  \na\nb", 'Line 1 is most like it: copy it exactly. It is "a"'),
+        ("port = 1\n", "port: 1\nhost", 'Line 1 is most like it: copy it exactly. It is "port = 1"'),
+    ],
+)
+def test_the_line_that_an_edit_has_wrong_is_quoted_and_not_one_before_it(text: str, old: str, hint: str) -> None:
+    with pytest.raises(EditError) as raised:
+        edited(text, old, "x", LF)
+    assert hint in raised.value.remedy
+
+
 @pytest.mark.parametrize(("old", "new"), [("", "x"), ("a", "a"), ("a\r\nb", "a\nb")])
 def test_an_edit_that_does_nothing_is_refused(old: str, new: str) -> None:
     with pytest.raises(EditError):
