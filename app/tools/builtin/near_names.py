@@ -7,8 +7,9 @@ no link and no pattern of a .gitignore, and stops after some thousand entries.
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from difflib import SequenceMatcher
+from heapq import nlargest
 from itertools import islice
 from pathlib import Path
 
@@ -18,6 +19,7 @@ from quantizer.system.errors import StorageError
 
 _MAX_DEPTH, _MAX_ENTRIES = 4, 3_000
 _MAX_COMPARED_CHARACTERS = 200
+_MOST_COMPARED = 50
 _LEAST_RATIO = 0.6
 _MOST_MEANT, _MOST_LISTED = 3, 10
 _SEPARATORS = re.compile(r"[\s/\\_.-]+")
@@ -44,16 +46,26 @@ def what_is_there(folders: Folders, path: Path, *, is_folder: bool = False) -> s
 
 
 def most_alike(wanted: str, paths: Sequence[str]) -> list[str]:
-    """Return up to 3 of `paths` that are most like `wanted`, best first: by the name, or by all of the path."""
-    rated = sorted(((_likeness(wanted, path), path) for path in paths), key=lambda each: (-each[0], each[1]))
-    return [path for likeness, path in rated[:_MOST_MEANT] if likeness >= _LEAST_RATIO]
+    """Return up to 3 of `paths` that are most like `wanted`, best first: by the name, or by all of the path; from 0 to
+    1, and case and separators make no difference."""
+    matchers = [SequenceMatcher(None, b=form) for form in _forms(wanted)]  # which keep what they found out about it
+
+    def likeness(path: str, rate: Callable[[SequenceMatcher[str]], float]) -> float:
+        for matcher, form in zip(matchers, _forms(path), strict=True):
+            matcher.set_seq1(form)
+        return max(map(rate, matchers))
+
+    # Where letters stand takes a millisecond for two long names: first those with the most letters in common.
+    likely = nlargest(_MOST_COMPARED, paths, key=lambda path: likeness(path, SequenceMatcher.quick_ratio))
+    rated = sorted((-likeness(path, SequenceMatcher.ratio), path) for path in likely)
+    return [path for rating, path in rated[:_MOST_MEANT] if -rating >= _LEAST_RATIO]
 
 
-def _likeness(wanted: str, path: str) -> float:
-    """Return how alike two paths are, from 0 to 1; case and separators make no difference."""
-    whole = [_SEPARATORS.sub(" ", text[-_MAX_COMPARED_CHARACTERS:].casefold()) for text in (wanted, path)]
-    names = [_SEPARATORS.sub(" ", text.rpartition("/")[2].casefold()) for text in (wanted, path)]
-    return max(SequenceMatcher(None, first, second).ratio() for first, second in (whole, names))
+def _forms(path: str) -> list[str]:
+    """Return the name and all of a path as they are compared."""
+    return [
+        _SEPARATORS.sub(" ", text[-_MAX_COMPARED_CHARACTERS:].casefold()) for text in (path.rpartition("/")[2], path)
+    ]
 
 
 def _entries(top: Path, root: Path, max_depth: int) -> list[Entry]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
+from difflib import SequenceMatcher
 from pathlib import Path
 
 import pytest
@@ -123,3 +124,12 @@ def test_what_is_alike_is_one_of_the_paths_and_an_equal_one_comes_first(wanted: 
     assert len(found) <= 3
     if wanted.isalnum():
         assert most_alike(wanted, ["zz zz", wanted])[:1] == [wanted]
+
+
+def test_of_thousands_of_long_names_few_are_compared_letter_by_letter(monkeypatch: pytest.MonkeyPatch) -> None:
+    compared = []
+    ratio = SequenceMatcher.ratio
+    monkeypatch.setattr(SequenceMatcher, "ratio", lambda matcher: (compared.append(1), ratio(matcher))[1])
+    paths = [f"{'deep/' * 20}{'name-' * 30}{number:04}.txt" for number in range(300)]
+    assert most_alike(f"{'name-' * 30}0271.txt", paths)[0] == paths[271]
+    assert 0 < len(compared) <= 200, "3,000 took 9 s"
