@@ -33,7 +33,7 @@ SKILLS = "skills"
 AGENTS_FILE = "AGENTS.md"
 PROJECT_SKILLS = Path(".agents", "skills")
 _SKILL_FILE = "SKILL.md"
-_MOST_SKILLS = 50
+_MOST_SKILLS, _MOST_FOLDERS = 50, 200  # that are listed; that are looked at, in each place
 _MAX_SKILL_BYTES = 256 << 10  # of SKILL.md and AGENTS.md: some 60,000 tokens
 _MAX_HEAD_CHARACTERS = 16_384  # of the front matter
 _LISTED_CHARACTERS, _LEAST_LISTED = 4_000, 80  # of all descriptions, about 1,000 tokens; of one
@@ -139,7 +139,9 @@ def _skills_in(root: Path, *, is_own: bool) -> Iterator[Skill | str]:
     except (OSError, UserError) as error:
         yield f"{root} cannot be read: {_reason(error)}"
         return
-    for name in names:
+    if len(names) > _MOST_FOLDERS:
+        yield f"{root} has {len(names):,} folders: only the first {_MOST_FOLDERS} are looked at."
+    for name in names[:_MOST_FOLDERS]:
         try:
             yield Skill(*_declared(_text_of(root / name, _SKILL_FILE)), root / name, is_own)
         except FileNotFoundError:

@@ -135,6 +135,16 @@ def test_many_skills_cost_about_as_much_as_a_few(place: Place) -> None:
     assert "70 skills are too many" in found.problems[-1]
 
 
+def test_of_a_folder_with_thousands_of_others_the_first_are_looked_at(place: Place) -> None:
+    place.add("a-soup")
+    for number in range(500):
+        (place.own / f"cache{number}").mkdir()
+    found = find_skills(place.own, place.project, place.trusted)
+    assert [skill.name for skill in found.skills] == ["a-soup"]
+    assert found.problems[0] == f"{place.own} has 501 folders: only the first 200 are looked at."
+    assert len(found.problems) == 200
+
+
 @pytest.mark.parametrize(
     ("text", "problem"),
     [
