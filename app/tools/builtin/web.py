@@ -145,6 +145,9 @@ class WebServer(FixedServer):
         _check(arguments["url"])
         self._web = self._web or public_web()
         found = await self._web.fetch(arguments["url"])
+        if not is_address(found.address):  # it stands below the answer, as `https://bank.example@evil.example/` would
+            cause = f"{arguments['url'][:120]} redirects to an address that is too long or hides whose it is."
+            raise UsageError(cause, _REMEDY)
         text = await _text_of(found, is_whole=bool(arguments.get("whole")))
         moved = f"[at {found.address}]\n" if found.address != arguments["url"] else ""
         title = text.partition("\n")[0].removeprefix("# ")[:_MAX_TITLE] if text.startswith("# ") else ""

@@ -98,6 +98,18 @@ async def test_where_a_redirect_led_is_said() -> None:
             assert (await fetch(f"http://a.example:{port}/")).text == f"[at {place}]\nthere"
 
 
+@pytest.mark.parametrize(
+    "place", ["http://bank.example@b.example:{}/", "//b.example:{}/\u202efdp.exe", "//b.example:{}/" + "x" * 2000]
+)
+async def test_no_redirect_makes_a_source_that_hides_whose_it_is(place: str) -> None:
+    async with (
+        web(_answer(b"there", "content-type: text/plain")) as there,
+        web(_answer(b"", f"location: {place.format(there)}", status="302 Found")) as port,
+    ):
+        with pytest.raises(UserError, match="hides whose it is"):
+            await fetch(f"http://a.example:{port}/")
+
+
 async def test_this_machine_is_never_asked() -> None:
     async with web(_answer(b"secret", "content-type: text/plain")) as port:
         for host in ("127.0.0.1", "localhost", "[::1]", "[::ffff:127.0.0.1]", "2130706433"):
