@@ -41,10 +41,10 @@ def test_whatever_is_found_is_a_slice_of_its_text_with_what_stands_around_it(tex
     index = TextIndex(attached)
     for source in (*index.search(question, 5), *index.search(texts[0], 5), *index.beginning(5)):
         text = texts[int(source.path[0])]
+        assert source.text == text[source.begin : source.end]
         around = surroundings_in(attached, source)
-        if source.text == text[source.begin : source.end]:
-            assert around is not None
-            assert around.before + source.text + around.after in text
+        assert around is not None
+        assert around.before + source.text + around.after in text
 
 
 def test_a_source_of_none_of_the_texts_has_no_surroundings_in_them() -> None:
