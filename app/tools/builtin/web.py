@@ -20,7 +20,7 @@ from urllib.parse import urlsplit
 from app.chat.attachments.parsing import fenced
 from app.common.terminal import counted
 from app.protocol.chat import Source, Tool
-from app.tools.builtin.web_search import MOST_RESULTS, SearchService, WebResults, is_address
+from app.tools.builtin.web_search import MAX_ADDRESS, MAX_TITLE, MOST_RESULTS, SearchService, WebResults, is_address
 from app.tools.tool import CallContext, Effect, FixedServer, Preview, ServerStatus, ServerTool, ToolOutput, decoded
 from quantizer.system.errors import UsageError
 
@@ -32,9 +32,8 @@ _SERVER = "web"
 _MAX_BYTES, _FETCH_TIMEOUT_S, _MAX_REDIRECTS = 5 << 20, 30.0, 5
 _ACCEPT = "text/html, text/*, application/json, application/pdf"
 _REMEDY = "Fetch another address, or ask the user."
-_MAX_CHARACTERS = 2000
 _SHOWN_CHARACTERS = 200
-_MAX_TITLE, _SOURCE_CHARACTERS = 200, 1000  # of a page as a source
+_SOURCE_CHARACTERS = 1000  # of a page as a source
 _ADDRESS = re.compile(r"https?://[^\s<>\"'`\[\]{}|\\^]{1,2000}")
 _TEXTS = ("json", "xml", "javascript", "yaml", "toml", "x-sh")  # types of applications that are texts
 _PAGES = ("text/html", "application/xhtml+xml")
@@ -52,7 +51,7 @@ FETCH_URL = ServerTool(
             "properties": {
                 "url": {
                     "type": "string",
-                    "maxLength": _MAX_CHARACTERS,
+                    "maxLength": MAX_ADDRESS,
                     "description": "An address with http or https.",
                 },
                 "whole": {
@@ -150,7 +149,7 @@ class WebServer(FixedServer):
             raise UsageError(cause, _REMEDY)
         text = await _text_of(found, is_whole=bool(arguments.get("whole")))
         moved = f"[at {found.address}]\n" if found.address != arguments["url"] else ""
-        title = text.partition("\n")[0].removeprefix("# ")[:_MAX_TITLE] if text.startswith("# ") else ""
+        title = text.partition("\n")[0].removeprefix("# ")[:MAX_TITLE] if text.startswith("# ") else ""
         source = Source(found.address, text[:_SOURCE_CHARACTERS], heading=title)
         return ToolOutput(moved + text, detail=f"{len(found.data):,} bytes", sources=(source,))
 
@@ -162,11 +161,12 @@ def _found_text(found: WebResults, limit: int, max_characters: int) -> ToolOutpu
         # a command's own form, which only its author knows; the addresses in it are its results
         text = fenced(found.lines[: max_characters - 100])
         urls = [each for each in dict.fromkeys(_ADDRESS.findall(found.lines)) if is_address(each)][:limit]
-        return ToolOutput(f"Found:\n{text}", detail=counted(len(urls), "result"), sources=tuple(map(_source, urls)))
+        sources = [Source(url, url) for url in urls]
+        return ToolOutput(f"Found:\n{text}", detail=counted(len(urls), "result"), sources=tuple(sources))
     if not found.results:
         return ToolOutput(f"Nothing was found.{notice}", detail="no results")
     parts: list[str] = []
-    sources: list[Source] = []
+    sources = []
     n_left = max_characters - len(notice)
     for number, each in enumerate(found.results, start=1):
         part = "\n".join((f"[{number}] {each.title}", each.url, *([fenced(each.text)] if each.text else [])))
@@ -177,10 +177,6 @@ def _found_text(found: WebResults, limit: int, max_characters: int) -> ToolOutpu
         sources.append(Source(each.url, each.text or each.title, heading=each.title))
     text = "\n\n".join(parts) + notice
     return ToolOutput(text, detail=counted(len(parts), "result"), sources=tuple(sources))
-
-
-def _source(url: str) -> Source:
-    return Source(url, url)
 
 
 def _check(address: str) -> None:

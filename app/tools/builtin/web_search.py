@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 MOST_RESULTS = 20  # that Brave gives at once
 _MAX_BYTES, _TIMEOUT_S = 2 << 20, 20.0
 _MAX_COMMAND_BYTES, _COMMAND_TIMEOUT_S = 1 << 20, 30.0
-_MAX_TITLE, _MAX_TEXT, _MAX_ADDRESS = 200, 600, 2000  # characters
+MAX_TITLE, _MAX_TEXT, MAX_ADDRESS = 200, 600, 2000  # characters
 _BRAVE = "https://api.search.brave.com/res/v1/web/search"
 _OTHER = "Try again later, or choose another `web_search` in the settings."
 _LIMITED = "It limits how often it is asked: wait a minute, or ask it for more."
@@ -224,7 +224,7 @@ def _results(data: dict[str, Any] | list[Any], limit: int, where: str) -> Iterat
         url = next((each[name] for name in _ADDRESSES if isinstance(each.get(name), str)), "")
         if is_address(url) and url not in seen:
             seen.add(url)
-            yield WebResult(url, _text(each, _TITLES, _MAX_TITLE) or url[:_MAX_TITLE], _text(each, _TEXTS, _MAX_TEXT))
+            yield WebResult(url, _text(each, _TITLES, MAX_TITLE) or url[:MAX_TITLE], _text(each, _TEXTS, _MAX_TEXT))
 
 
 def _text(item: Mapping[str, Any], names: Sequence[str], most: int) -> str:
@@ -241,7 +241,7 @@ def is_address(url: str) -> bool:
         is_plain = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.username is None
     except ValueError:
         return False
-    return is_plain and len(url) <= _MAX_ADDRESS and url == cleaned(url) and not any(map(str.isspace, url))
+    return is_plain and len(url) <= MAX_ADDRESS and url == cleaned(url) and not any(map(str.isspace, url))
 
 
 def _silent_engines(data: dict[str, Any] | list[Any]) -> str:
