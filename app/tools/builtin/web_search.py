@@ -161,7 +161,8 @@ class CommandSearch:
         ended = await run_to_end(
             words, command.program, Path.home(), variables, _COMMAND_TIMEOUT_S, lambda _: None, takes_errors=False
         )
-        remedy = f"Run it in a terminal to see why: {quoted_command((*self._argv, 'words'))}"
+        # Its arguments stay here, for a model reads this: one of them may be a key.
+        remedy = "Run the command of the setting `web_search` in a terminal, with a query, to see why."
         if ended.reason:
             raise EngineError(f"{name}, which searches the web, was stopped: {ended.reason}.", remedy)
         if ended.status:

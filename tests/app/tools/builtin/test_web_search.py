@@ -317,15 +317,18 @@ async def test_a_command_s_lines_are_quoted_and_their_addresses_are_the_sources(
         ("print(json.dumps({'a': 1}))", "JSON that has no results"),
     ],
 )
-async def test_a_command_that_fails_is_named_with_what_shows_why(
+async def test_a_command_that_fails_is_named_without_its_arguments_and_with_what_to_do(
     tmp_path: Path, code: str, cause: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if "sleep" in code:
         monkeypatch.setattr(web_search, "_COMMAND_TIMEOUT_S", 0.5)
+    search = _command(tmp_path, code)
+    search._argv = (*search._argv, f"--key={KEY}")
     with pytest.raises(UserError) as caught:
-        await _command(tmp_path, code).search("soup", 5)
+        await search.search("soup", 5)
     assert cause in caught.value.cause
-    assert caught.value.remedy
+    assert "`web_search`" in caught.value.remedy
+    assert KEY not in str(caught.value)
 
 
 async def test_a_command_that_is_not_there_is_said() -> None:
@@ -336,13 +339,11 @@ async def test_a_command_that_is_not_there_is_said() -> None:
 @posix
 @pytest.mark.slow
 async def test_a_command_gets_the_variables_that_commands_get(tmp_path: Path) -> None:
-    search = _command(
-        tmp_path, 'import os; print(json.dumps([{"url": "https://a.example/", "title": str(sorted(os.environ))}]))'
-    )
+    names = ("LOCALLLM_WEB_SEARCH_KEY", "MY_KEY", "PATH")
+    code = f"import os; title = str([name for name in {names} if name in os.environ])"
+    search = _command(tmp_path, f'{code}; print(json.dumps([{{"url": "https://a.example/", "title": title}}]))')
     search._environment = command_environment({**os.environ, "LOCALLLM_WEB_SEARCH_KEY": KEY, "MY_KEY": "x"}, ["MY_KEY"])
-    title = (await search.search("soup", 5)).results[0].title
-    assert "LOCALLLM_WEB_SEARCH_KEY" not in title
-    assert "PATH" in title or "MY_KEY" in title
+    assert (await search.search("soup", 5)).results[0].title == "['MY_KEY', 'PATH']"
 
 
 # The setting and the tool
