@@ -284,9 +284,9 @@ def _check_is_there(place: Place, context: CallContext, *, is_folder: bool) -> N
 
 
 def _state_of(path: Path, shown: str) -> FileState:
-    if path.is_dir():
-        raise PathRefusedError(f"{shown} is a folder.", "list_folder shows what is in it; name one of its files.")
     with explained(f"{shown} cannot be read", "Check its permissions."):
+        if path.is_dir():
+            raise PathRefusedError(f"{shown} is a folder.", "list_folder shows what is in it; name one of its files.")
         return file_state(path)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import stat
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -69,6 +70,17 @@ async def test_a_file_is_read_whole(project: Project) -> None:
     project.file("a.txt", "one\nzwei\nтри\n".encode())
     output = await project.do("read_file", path="a.txt")
     assert (output.text, output.detail) == ("one\nzwei\nтри\n", "3 lines")
+
+
+async def test_a_folder_that_may_not_be_entered_is_said_with_a_remedy(
+    project: Project, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(_: Path) -> bool:
+        raise PermissionError(errno.EACCES, "Permission denied")  # root is refused nothing
+
+    monkeypatch.setattr(Path, "is_dir", refuse)
+    with pytest.raises(UserError, match=r"a\.txt cannot be read: Permission denied\. Check its permissions"):
+        await project.call("read_file", path="shut/a.txt")
 
 
 async def test_lines_of_a_file_are_read_and_numbered(project: Project) -> None:
