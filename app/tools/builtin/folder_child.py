@@ -48,7 +48,7 @@ def search(request: Message, send: Send) -> None:
     except (re.error, OverflowError, RecursionError) as error:
         raise UsageError(f"The regular expression is not valid: {error}.", "Correct it, or search the text.") from None
     # Small models often write a name in another case than the file: that is worth saying where nothing else is found.
-    other_case = re.compile(pattern, re.IGNORECASE)
+    other_case = None if request["ignores_case"] else re.compile(pattern, re.IGNORECASE)
     n_sent, n_more, n_other_case, n_searched, n_unread = 0, 0, 0, 0, 0
     for path, shown in _files(request):
         text = _text_of(path)
@@ -58,7 +58,7 @@ def search(request: Message, send: Send) -> None:
         n_searched += 1
         for number, line in enumerate(text.split("\n"), 1):
             if (found := expression.search(line)) is None:
-                if not n_sent and other_case.search(line) is not None:
+                if other_case is not None and not n_sent and other_case.search(line) is not None:
                     n_other_case += 1
                 continue
             if n_sent < request["max_matches"]:
