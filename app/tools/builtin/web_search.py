@@ -249,7 +249,9 @@ def _silent_engines(data: dict[str, Any] | list[Any]) -> str:
     """Return which engines of a SearXNG did not answer it, "" where all did."""
     listed = data.get("unresponsive_engines") if isinstance(data, dict) else None
     pairs = [each for each in listed if isinstance(each, list) and each] if isinstance(listed, list) else []
-    names = ", ".join(printable_line(" ".join(map(str, each[:2])))[:60] for each in pairs[:5])
+    # Texts alone: writing out what is nested deep raises RecursionError.
+    words = ([part[:60] for part in each[:2] if isinstance(part, str)] for each in pairs[:5])
+    names = ", ".join(filter(None, (printable_line(" ".join(each))[:60] for each in words)))
     return f"Engines that did not answer: {names}." if names else ""
 
 

@@ -265,6 +265,16 @@ async def test_nothing_found_is_said_with_the_engines_that_were_silent() -> None
         assert (await _search(local_brave(url))).text == "Nothing was found."
 
 
+async def test_engines_that_are_nested_deep_harm_nothing() -> None:
+    deep = b'{"results": [], "unresponsive_engines": [["bing", %b7%b], [{}], ["google", "timeout"]]}' % (
+        b"[" * 900,
+        b"]" * 900,
+    )
+    async with web(_answer(deep, *JSON)) as port:
+        output = await _search(SearxngSearch(f"http://127.0.0.1:{port}"))
+    assert output.text == "Nothing was found.\n\n[Engines that did not answer: bing, google timeout.]"
+
+
 # A command of the person's own
 
 
