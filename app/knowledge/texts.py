@@ -5,7 +5,6 @@ Nothing of it is stored: a private chat leaves nothing behind, and a deleted one
 
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
 from itertools import islice
 from pathlib import Path
@@ -42,7 +41,8 @@ class TextIndex:
             store = KnowledgeStore(None)
             for number, text in enumerate(self.texts):
                 passages = tuple(passages_of(text))
-                record = FileRecord(os.fsencode(text.name), len(text.content), 0, passages=passages)
+                name = text.name.encode("utf-8", "replace")  # of an imported chat, whatever it is
+                record = FileRecord(name, len(text.content), 0, passages=passages)
                 store.put(store.add_folder(Path(f"/{number}")), [record])
             self._store = store
         return self._store

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import asyncio
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -20,6 +21,12 @@ def test_a_passage_of_one_of_the_texts_is_found_with_its_place() -> None:
     assert [source.label for source in index.search("cycle in May", 5)] == ["notes.md (Tour)"], "not the other notes.md"
     assert index.search("zebra", 5) == ()
     assert index.search("", 5) == ()
+
+
+@pytest.mark.parametrize("name", ["", "..", "/etc/passwd", "a\0b", "\ud800.md", "x" * 5_000, "https://a.example/"])
+def test_whatever_a_text_is_called_it_is_searched(name: str) -> None:
+    (source,) = TextIndex([Attachment(name, _TOUR.content)]).search("river", 5)
+    assert source.path == name
 
 
 async def test_any_thread_searches_it() -> None:
