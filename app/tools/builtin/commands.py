@@ -169,7 +169,9 @@ def _how_to_run(name: str, folder: Path) -> str:
     if len(words := name.split()) > 1:
         return f"Give each word by itself: {json.dumps(words[:_MAX_WORDS], ensure_ascii=False)}"
     with suppress(OSError, ValueError):  # too long, or a character that no name has
-        if (folder / name).is_file():
+        path = Path(os.path.realpath(folder / name))
+        # Nobody has been asked yet: whether there is a file elsewhere is not the model's to know.
+        if path.is_relative_to(folder) and path.is_file():
             return f"It is a file: name what runs it, as in {json.dumps(['python3', name], ensure_ascii=False)}"
     return "Check its name, or run it with another program."
 

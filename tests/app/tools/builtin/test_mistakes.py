@@ -94,6 +94,17 @@ async def test_a_wrong_call_is_told_what_the_next_one_needs(tmp_path: Path) -> N
         assert lacking == []
 
 
+async def test_whether_a_file_is_elsewhere_is_not_told_before_anybody_is_asked(tmp_path: Path) -> None:
+    (tmp_path / "secret.txt").touch(mode=0o600)
+    async with _tools(tmp_path) as runner:
+        (tmp_path / "work" / "link.txt").symlink_to(tmp_path / "secret.txt")
+        told = {
+            (await _run(runner, tmp_path / "work", "run_command", {"argv": [name]})).text.partition(f"{name}. ")[2]
+            for name in (str(tmp_path / "secret.txt"), str(tmp_path / "nothing.txt"), "../secret.txt", "link.txt")
+        }
+    assert told == {"Check its name, or run it with another program."}
+
+
 async def test_of_a_folder_with_nothing_alike_a_few_names_are_told(tmp_path: Path) -> None:
     top = tmp_path / "work"
     top.mkdir()
