@@ -5,7 +5,9 @@ Nothing of it is stored: a private chat leaves nothing behind, and a deleted one
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Sequence
+from contextlib import ExitStack
 from itertools import islice
 from pathlib import Path
 
@@ -38,7 +40,10 @@ class TextIndex:
 
     def _filled(self) -> KnowledgeStore:
         if self._store is None:
-            store = KnowledgeStore(None)
+            opened = ExitStack()
+            store = opened.enter_context(KnowledgeStore(None))
+            # Closed with the last use: a chat goes on with another index while a thread still searches this one.
+            weakref.finalize(self, opened.close)
             for number, text in enumerate(self.texts):
                 passages = tuple(passages_of(text))
                 name = text.name.encode("utf-8", "replace")  # of an imported chat, whatever it is

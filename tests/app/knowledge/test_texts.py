@@ -1,6 +1,9 @@
 from __future__ import annotations
 
 import asyncio
+import gc
+import sqlite3
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -27,6 +30,24 @@ def test_a_passage_of_one_of_the_texts_is_found_with_its_place() -> None:
 def test_whatever_a_text_is_called_it_is_searched(name: str) -> None:
     (source,) = TextIndex([Attachment(name, _TOUR.content)]).search("river", 5)
     assert source.path == name
+
+
+def test_its_database_is_closed_once_nobody_has_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    opened: list[sqlite3.Connection] = []
+    connect = sqlite3.connect
+
+    def recorded(*arguments: Any, **options: Any) -> sqlite3.Connection:
+        opened.append(connect(*arguments, **options))
+        return opened[-1]
+
+    monkeypatch.setattr(sqlite3, "connect", recorded)
+    index = TextIndex([_TOUR])
+    assert len(index.search("river", 1)) == 1
+    del index
+    gc.collect()
+    (connection,) = opened
+    with pytest.raises(sqlite3.ProgrammingError, match="closed"):
+        connection.execute("SELECT 1")
 
 
 async def test_any_thread_searches_it() -> None:
