@@ -57,6 +57,7 @@ _EXCEPTED = {
         ),
         "a message between our own processes, by which alone it was encoded",
     ),
+    "app/acp/stdio.py _message": "a number or a text, by its pattern",
     **dict.fromkeys(
         (
             "app/chat/presets.py shipped_presets",

@@ -6,7 +6,6 @@ never what a server of others does, and a refusal of the chat's rules counts bef
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -15,6 +14,7 @@ from typing import Literal, TypeAlias
 
 from acp.schema import DeniedOutcome, PermissionOption, RequestPermissionResponse, SessionMode, SessionModeState
 
+from app.protocol.chat import ToolCall
 from app.tools.approval import ApprovalQuestion, Decision
 from app.tools.display import decision_text
 from app.tools.tool import Effect
@@ -82,7 +82,10 @@ def is_unasked(mode: Mode, question: ApprovalQuestion, folders: Sequence[Path]) 
     if command is not None:
         place = Path(command.folder)
     else:
-        path = json.loads(question.arguments or "{}").get("path", ".")  # checked against the tool's schema before
+        arguments = ToolCall("", tool.name, question.arguments).arguments_object()
+        path = "" if arguments is None else arguments.get("path", ".")
+        if not isinstance(path, str) or not path:
+            return False
         place = Path(os.path.realpath(folders[0] / path))
     return any(place.is_relative_to(folder) for folder in folders)
 

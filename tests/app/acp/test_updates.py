@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from app.acp.modes import MODES, decision_of, mode_of, permission_options
+from app.acp.modes import MODES, decision_of, is_unasked, mode_of, permission_options
 from app.acp.updates import call_started, read_diff
 from app.chat.branches import TranscriptEntry
 from app.chat.conversation import Message
@@ -97,6 +98,24 @@ def test_each_decision_of_a_question_is_an_option_and_comes_back():
         options = permission_options(question)
         assert [Decision(option.option_id) for option in options] == list(question.decisions)
         assert {option.kind for option in options} == {"allow_once", "allow_always", "reject_once", "reject_always"}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "is_asked"),
+    [
+        ('{"path": "a.txt"}', False),
+        ('{"path": "/elsewhere/a.txt"}', True),
+        ('{"path": ""}', True),
+        ('{"path": 1}', True),
+        ("no JSON", True),
+        ('{"path": "a.txt", "x": ' + "[" * 100_000 + "]" * 100_000 + "}", True),
+    ],
+)
+def test_a_mode_allows_no_write_whose_place_it_cannot_read(arguments, is_asked):
+    tool = replace(fake_tool("write_file", Effect.WRITE), server="files")
+    question = ApprovalQuestion(tool, arguments, Preview("diff", "write", ""))
+    assert is_unasked(mode_of("edit"), question, [Path("/work")]) is not is_asked
+    assert not is_unasked(mode_of("ask"), question, [Path("/work")])
 
 
 def test_the_command_line_offers_the_modes_that_there_are():

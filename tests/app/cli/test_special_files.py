@@ -56,7 +56,7 @@ BY_PLACE = (
     ("cache/service.log", ("run", "hello")),
     ("questions.jsonl", ("batch", "{place}", "-o", "out.jsonl")),
     ("chats.json", ("chats", "import", "{place}")),
-    ("note.txt", ("run", "hello", "--file", "{place}")),
+    ("note.txt", ("run", "guide", "hello", "{place}")),
     ("m-1-py3-none-any.whl", ("import", "{place}")),
     ("a.gguf", ("run", "hello", "--lora", "{place}")),
     ("a.gguf", ("run", "hello", "--projector", "{place}")),
