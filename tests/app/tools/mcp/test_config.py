@@ -188,8 +188,8 @@ def test_a_name_that_is_taken_or_missing_is_an_error(tmp_path: Path) -> None:
         ('{"mcpServers": {"a": {}, "a": {}}}', "'a' twice"),
         ("[]", "no JSON object"),
         ('{"mcpServers": []}', "is not an object"),
-        ("[" * 100_000, "cannot be read"),
-        ("{" + " " * (4 << 20) + "}", "larger than 4 MiB"),
+        pytest.param("[" * 100_000, "cannot be read", id="nested"),
+        pytest.param("{" + " " * (4 << 20) + "}", "larger than 4 MiB", id="large"),
     ],
 )
 def test_a_broken_file_says_what_and_where_and_stays(tmp_path: Path, text: str, cause: str) -> None:

@@ -318,6 +318,7 @@ async def test_a_login_that_cannot_be_renewed_says_which_command_logs_in(monkeyp
     assert login.client_secret not in logged
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("answer", "cause"),
     [
@@ -343,6 +344,7 @@ async def test_an_answer_of_the_browser_that_is_wrong_logs_nobody_in(answer: dic
     assert not any(code in str(refused.value) for code in accounts.codes)
 
 
+@pytest.mark.slow
 async def test_an_answer_that_is_sent_to_another_port_reaches_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
     accounts = Accounts()
     with socket.create_server(("127.0.0.1", 0)) as listener:
@@ -378,6 +380,7 @@ def changing(path: str, **values: Any) -> Callable[[Starlette], Any]:
     return changed
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("path", "values", "cause"),
     [
@@ -409,6 +412,7 @@ async def test_a_server_elsewhere_sends_nobody_to_this_machine() -> None:
     oauth.check_address("https://login.example/authorize", "https://h.example/mcp")
 
 
+@pytest.mark.slow
 async def test_the_address_at_which_the_browser_ended_can_be_pasted() -> None:
     shown: asyncio.Future[str] = asyncio.get_running_loop().create_future()
 
@@ -425,6 +429,7 @@ async def test_the_address_at_which_the_browser_ended_can_be_pasted() -> None:
         assert stored(url).access_token
 
 
+@pytest.mark.slow
 async def test_a_client_of_mcp_json_is_used_and_none_registered() -> None:
     accounts = Accounts()
     async with served(accounts) as url:
@@ -445,6 +450,7 @@ async def test_a_client_of_mcp_json_is_used_and_none_registered() -> None:
         assert accounts.n_refreshed == 1
 
 
+@pytest.mark.slow
 async def test_the_callback_takes_an_answer_of_its_own_address_only() -> None:
     async def show(url: str) -> None:
         (redirect,) = parse_qs(urlsplit(url).query)["redirect_uri"]

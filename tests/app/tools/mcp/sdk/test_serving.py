@@ -88,6 +88,7 @@ async def test_tools_are_listed_and_called_over_http(settings: Settings, calls: 
         await check(at(url), calls)
 
 
+@pytest.mark.slow
 async def test_a_key_needs_the_scope_that_reads_what_is_the_persons(
     settings: Settings, calls: list[Mapping[str, Any]]
 ) -> None:
