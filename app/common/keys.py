@@ -23,7 +23,13 @@ from typing import Any
 from app.settings.parsing import is_loopback
 from app.settings.settings import Settings
 from quantizer.system.errors import StorageError, UsageError
-from quantizer.system.files import PRIVATE_FILE, explained, private_folder, read_regular, try_lock, write_atomically
+from quantizer.system.files import (
+    PRIVATE_FILE,
+    changing_alone,
+    explained,
+    read_regular,
+    write_atomically,
+)
 
 _PREFIX = "llm-"  # marks a leaked key as one of ours
 _N_BYTES = 32
@@ -146,22 +152,16 @@ class KeyFile:
     @contextmanager
     def _changing(self) -> Iterator[list[Key]]:
         """Yield the keys under a lock, and store the list as the block leaves it."""
-        with _using(self._path):
-            private_folder(self._path.parent)
-            lock = try_lock(self._path.with_suffix(".lock"), _LOCK_TIMEOUT_S)
-            if lock is None:
-                raise StorageError("Another process is changing the keys.", "Try again.")
-            try:
-                keys = list(self.known())
-                yield keys
-                stored = [
-                    {"name": key.name, "key": key.secret, "scopes": sorted(key.scopes), "made_s": key.made_s}
-                    for key in keys
-                ]
-                text = json.dumps({"keys": stored}, indent=1)
-                write_atomically(self._path, text, sync=True, mode=PRIVATE_FILE)
-            finally:
-                lock.release()
+        busy = "Another process is changing the keys."
+        with _using(self._path), changing_alone(self._path, _LOCK_TIMEOUT_S, busy):
+            keys = list(self.known())
+            yield keys
+            stored = [
+                {"name": key.name, "key": key.secret, "scopes": sorted(key.scopes), "made_s": key.made_s}
+                for key in keys
+            ]
+            text = json.dumps({"keys": stored}, indent=1)
+            write_atomically(self._path, text, sync=True, mode=PRIVATE_FILE)
 
 
 def key_file(settings: Settings) -> KeyFile:

@@ -12,8 +12,8 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from app.settings.settings import settings_file
-from quantizer.system.errors import StorageError, UsageError
-from quantizer.system.files import PRIVATE_FILE, explained, private_folder, read_regular, try_lock, write_atomically
+from quantizer.system.errors import UsageError
+from quantizer.system.files import PRIVATE_FILE, changing_alone, explained, read_regular, write_atomically
 
 TRUST_FILE = "trusted.json"
 _FOLDERS = "folders"
@@ -41,18 +41,11 @@ class TrustedFolders:
         self._change(folder, is_trusted=False)
 
     def _change(self, folder: Path, *, is_trusted: bool) -> None:
-        with explained(f"{self.path} cannot be changed"):
-            private_folder(self.path.parent)
-            lock = try_lock(self.path.with_suffix(".lock"), _LOCK_TIMEOUT_S)
-            if lock is None:
-                raise StorageError(f"Another process is changing {self.path}.", "Try again.")
-            try:
-                resolved = os.path.realpath(folder)
-                others = [each for each in self._read() if each != resolved]
-                text = json.dumps({_FOLDERS: [*others, resolved] if is_trusted else others}, indent=2)
-                write_atomically(self.path.resolve(), f"{text}\n", sync=True, mode=PRIVATE_FILE)
-            finally:
-                lock.release()
+        with explained(f"{self.path} cannot be changed"), changing_alone(self.path, _LOCK_TIMEOUT_S):
+            resolved = os.path.realpath(folder)
+            others = [each for each in self._read() if each != resolved]
+            text = json.dumps({_FOLDERS: [*others, resolved] if is_trusted else others}, indent=2)
+            write_atomically(self.path.resolve(), f"{text}\n", sync=True, mode=PRIVATE_FILE)
 
     def _read(self) -> list[str]:
         try:

@@ -387,6 +387,20 @@ def try_lock(path: Path, timeout_s: float = 0.0) -> Lock | None:
     return Lock(path, lock)
 
 
+@contextlib.contextmanager
+def changing_alone(path: Path, timeout_s: float, busy: str = "") -> Iterator[None]:
+    """Keep other processes from changing the file at `path`, whose folder is made private, inside the context. Raises
+    StorageError, with `busy` for its cause, where another one does for `timeout_s`, and OSError."""
+    private_folder(path.parent)
+    lock = try_lock(path.with_suffix(".lock"), timeout_s)
+    if lock is None:
+        raise StorageError(busy or f"Another process is changing {path}.", "Try again.")
+    try:
+        yield
+    finally:
+        lock.release()
+
+
 def _local_lock_path(path: Path) -> Path:
     """Return the file on the local disk that stands for the one at `path`. Raises OSError."""
     import hashlib

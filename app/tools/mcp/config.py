@@ -21,14 +21,13 @@ from typing import Any, Literal
 from urllib.parse import urlsplit
 
 from app.settings.settings import settings_file
-from quantizer.system.errors import StorageError, UsageError, UserError, registered
+from quantizer.system.errors import UsageError, UserError, registered
 from quantizer.system.files import (
     PRIVATE_FILE,
+    changing_alone,
     explained,
     open_regular,
-    private_folder,
     read_at_most,
-    try_lock,
     write_atomically,
 )
 
@@ -290,21 +289,14 @@ class McpFile:
     @contextmanager
     def _changing(self) -> Iterator[dict[str, Any]]:
         """Yield the entries under a lock, and store them as the block leaves them. Raises StorageError."""
-        with explained(f"{self.path} cannot be changed"):
-            private_folder(self.path.parent)
-            lock = try_lock(self.path.with_suffix(".lock"), _LOCK_TIMEOUT_S)
-            if lock is None:
-                raise StorageError(f"Another process is changing {self.path}.", "Try again.")
-            try:
-                data = self._read()
-                servers = _servers(data, self.path)
-                data[_SERVERS] = servers
-                yield servers
-                text = json.dumps(data, indent=2, ensure_ascii=False) + "\n"
-                # A link to the file stays one.
-                write_atomically(self.path.resolve(), text, sync=True, mode=PRIVATE_FILE)
-            finally:
-                lock.release()
+        with explained(f"{self.path} cannot be changed"), changing_alone(self.path, _LOCK_TIMEOUT_S):
+            data = self._read()
+            servers = _servers(data, self.path)
+            data[_SERVERS] = servers
+            yield servers
+            text = json.dumps(data, indent=2, ensure_ascii=False) + "\n"
+            # A link to the file stays one.
+            write_atomically(self.path.resolve(), text, sync=True, mode=PRIVATE_FILE)
 
     def _read(self) -> dict[str, Any]:
         with explained(f"{self.path} cannot be read"):

@@ -12,7 +12,7 @@ import importlib
 import json
 import os
 from collections.abc import Awaitable, Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any
@@ -20,8 +20,14 @@ from typing import Any
 from app.common.extras import MCP
 from app.common.terminal import quoted_command
 from app.tools.mcp.config import HttpLaunch, ServerConfig, ToolError, expanded, mcp_file
-from quantizer.system.errors import StorageError
-from quantizer.system.files import PRIVATE_FILE, explained, private_folder, read_regular, try_lock, write_atomically
+from quantizer.system.files import (
+    PRIVATE_FILE,
+    changing_alone,
+    explained,
+    private_folder,
+    read_regular,
+    write_atomically,
+)
 
 LOGINS_FOLDER = "mcp-logins"
 _LOCK_TIMEOUT_S = 30.0  # another process refreshes the same tokens
@@ -84,15 +90,11 @@ class LoginFile:
     @contextmanager
     def locked(self) -> Iterator[None]:
         """Keep other processes from refreshing: a refresh token is good for one use on many servers."""
-        with explained(f"{self.path} cannot be locked"):
-            private_folder(self._folder)
-            lock = try_lock(self.path.with_suffix(".lock"), _LOCK_TIMEOUT_S)
-        if lock is None:
-            raise StorageError(f"Another process keeps {self.path} locked.", "Try again.")
-        try:
+        with ExitStack() as stack:
+            with explained(f"{self.path} cannot be locked"):
+                busy = f"Another process keeps {self.path} locked."
+                stack.enter_context(changing_alone(self.path, _LOCK_TIMEOUT_S, busy))
             yield
-        finally:
-            lock.release()
 
 
 def login_command(name: str) -> str:
