@@ -28,6 +28,17 @@ def open_missing_streams() -> None:
             setattr(sys, name, os.fdopen(descriptor, mode, encoding="utf-8", errors="replace", closefd=False))
 
 
+def private_streams() -> tuple[int, int]:
+    """Return descriptors of stdin and stdout for messages alone: from now on what native code, a library or a child
+    process prints goes to stderr, and none reads the input."""
+    messages_in, messages_out = os.dup(0), os.dup(1)
+    nothing = os.open(os.devnull, os.O_RDONLY)
+    os.dup2(nothing, 0)
+    os.close(nothing)
+    os.dup2(2, 1)
+    return messages_in, messages_out
+
+
 def discard_output() -> None:
     """Send what is still to be printed nowhere: the reader of stdout is gone, or its disk is full. Without this Python
     fails once more when it flushes at exit."""

@@ -19,6 +19,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import BinaryIO, Literal, TypeAlias
 
+from app.common.standard_streams import private_streams
 from app.engine import messages
 from app.engine.backend import Backend
 from app.engine.embedding import EmbeddingQueue
@@ -490,17 +491,6 @@ def load_llama(load: messages.Load, listener: LoadListener) -> LoadedEngine:
     return load_model(Path(load.model_path), load.config, load_settings().cache_dir, listener)
 
 
-def _private_pipes() -> tuple[BinaryIO, BinaryIO]:
-    """Return this process's pipes for messages only; stdout of native code is redirected to stderr."""
-    messages_in = os.fdopen(os.dup(0), "rb")
-    messages_out = os.fdopen(os.dup(1), "wb", buffering=0)
-    nothing = os.open(os.devnull, os.O_RDONLY)
-    os.dup2(nothing, 0)
-    os.close(nothing)
-    os.dup2(2, 1)
-    return messages_in, messages_out
-
-
 def _write_all(pipe: BinaryIO, data: bytes) -> None:
     view = memoryview(data)
     while view:
@@ -522,7 +512,8 @@ def main() -> None:
         import resource
 
         resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-    messages_in, messages_out = _private_pipes()
+    stdin, stdout = private_streams()
+    messages_in, messages_out = os.fdopen(stdin, "rb"), os.fdopen(stdout, "wb", buffering=0)
     step_s, load_s = options.fake_step_ms / 1000, options.fake_load_ms / 1000
     load_model = fake_loader(step_s, load_s, is_unfit=options.fake_unfit) if options.fake else load_llama
     worker = Worker(messages_in.read, lambda data: _write_all(messages_out, data), load_model)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import os
 import sys
 from dataclasses import replace
 
@@ -12,6 +11,7 @@ import click
 from app.cli.options import AnswerOptions, ToolOptions, agent_options, setting_options
 from app.cli.prompts import exit_on_signals
 from app.cli.resources import resolve_settings
+from app.common.standard_streams import private_streams
 
 _DEFAULT_TOOLS = ("files", "commands")
 _MODES = ("ask", "edit", "auto")  # `app.acp.modes` has them; its package is not imported for --help
@@ -60,11 +60,6 @@ def acp(
         mode=mode_of(mode_id),
         has_default_tools=has_default_tools,
     )
-    # Stdout is the protocol's: what a library or a child process prints goes to stderr, and none reads its input.
-    stdin, stdout = os.dup(0), os.dup(1)
-    nothing = os.open(os.devnull, os.O_RDONLY)
-    os.dup2(nothing, 0)
-    os.close(nothing)
-    os.dup2(2, 1)
+    stdin, stdout = private_streams()
     with exit_on_signals():
         asyncio.run(serve(options, stdin, stdout))

@@ -23,7 +23,6 @@ ELSEWHERE = {
     "app/engine/llama/host_memory.py": "of the kernel",
     "app/engine/media/decode.py": "the null device",
     "app/engine/media/sound_windows.py": "the null device",
-    "app/engine/worker.py": "the null device",
     "app/launch/model_facts.py": "of the package",
     "app/library/hub/catalogue.py": "of the package",
     "app/library/local/model_sampling.py": "of the package",
