@@ -167,6 +167,7 @@ def _field(name: str, schema: object, *, is_required: bool) -> FormField:
         raise RequestRefusedError(f"The form has a field of a kind that nobody knows: {_label(name)}.")
     keys = {"text": ("minLength", "maxLength"), "choices": ("minItems", "maxItems")}.get(kind, ("minimum", "maximum"))
     least, most = (_number(schema.get(key)) for key in keys)
+    most = math.inf if most is None else most
     default = schema.get("default", "")
     if isinstance(default, bool):
         default = "yes" if default else "no"
@@ -183,11 +184,7 @@ def _field(name: str, schema: object, *, is_required: bool) -> FormField:
         default=printable_line(str(default)[:_MAX_VALUE]),
         is_required=is_required,
         least=-math.inf if least is None else least,
-        most=min(_MAX_VALUE, most if most is not None else _MAX_VALUE)
-        if kind == "text"
-        else math.inf
-        if most is None
-        else most,
+        most=min(_MAX_VALUE, most) if kind == "text" else most,
     )
 
 

@@ -15,7 +15,6 @@ import time
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import suppress
 from dataclasses import replace
-from ipaddress import ip_address
 from typing import Any
 from urllib.parse import parse_qs, quote, urljoin, urlsplit
 
@@ -28,6 +27,7 @@ from pydantic import AnyUrl, ValidationError
 from app import __version__
 from app.common.outbound import tls_context
 from app.common.terminal import printable_line
+from app.settings.parsing import is_loopback
 from app.tools.mcp.config import HttpLaunch, ToolError
 from app.tools.mcp.logins import Login, LoginFile
 from app.tools.mcp.sdk.transports import BoundedTransport
@@ -263,20 +263,13 @@ def check_address(url: str, server_url: str) -> None:
         parts, server = urlsplit(url), urlsplit(server_url)
     except ValueError:
         parts = server = urlsplit("")
-    is_own = _is_loopback(parts.hostname)
+    is_own = is_loopback(parts.hostname or "")
     if parts.scheme not in ("http", "https") or not parts.hostname:
         raise ToolError("It wants to log in at something that is no web address.", _OWN_REMEDY)
-    if is_own and not _is_loopback(server.hostname):
+    if is_own and not is_loopback(server.hostname or ""):
         raise ToolError("It wants to log in at an address of this machine.", _OWN_REMEDY)
     if parts.scheme == "http" and not is_own and _origin(url) != _origin(server_url):
         raise ToolError(f"It wants to log in at {printable_line(parts.hostname)} without encryption.", _OWN_REMEDY)
-
-
-def _is_loopback(host: str | None) -> bool:
-    try:
-        return host == "localhost" or ip_address(host or "").is_loopback
-    except ValueError:
-        return False
 
 
 def _origin(url: str) -> tuple[str, str | None, int | None]:
