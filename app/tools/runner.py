@@ -80,7 +80,8 @@ class ToolRunner:
     async def servers(self, *, start: bool = False) -> tuple[ServerStatus, ...]:
         if start:
             await asyncio.gather(*(self._tools_now(server) for server in self._servers.values()))
-        found = (server.status() for server in self._servers.values())
+        # Some read files for it, such as skills, and the read-ahead of a draft asks again and again.
+        found = await asyncio.to_thread(lambda: [server.status() for server in self._servers.values()])
         return (*(status for status in found if status.state != "absent"), *self._hidden)
 
     async def offered(self, settings: ToolSettings) -> tuple[ServerTool, ...]:
