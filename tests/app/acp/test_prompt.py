@@ -62,7 +62,7 @@ async def test_a_mentioned_file_is_read_as_the_editor_has_it(tmp_path):
 
 
 async def test_selected_lines_that_are_embedded_have_their_place_in_the_name():
-    block = resource_block(embedded_text_resource("file:///work/main.py#L5:10", "def f(): ..."))
+    block = resource_block(embedded_text_resource("file:///project/main.py#L5:10", "def f(): ..."))
     question, _ = await _read(text_block("What is "), block)
     assert question.content == "What is @main.py#L5:10"
     assert question.attachments[0].content == "def f(): ..."
@@ -82,7 +82,7 @@ async def test_a_folder_is_named_by_its_path(tmp_path):
 @pytest.mark.slow
 async def test_pictures_and_sounds_are_attached_with_their_contents():
     sound = base64.b64encode(_wave()).decode()
-    blob = resource_block(embedded_blob_resource("file:///work/logo.png", _picture()))
+    blob = resource_block(embedded_blob_resource("file:///project/logo.png", _picture()))
     question, contents = await _read(
         text_block("What is this?"), image_block(_picture(), "image/png"), audio_block(sound, "audio/wav"), blob
     )

@@ -22,7 +22,7 @@ from app.tools.builtin.edits import diff_of
 from app.tools.tool import BoundCommand, Effect, Preview, ToolResult
 from tests.app.tools.fake import fake_tool
 
-PATH = "/work/a.txt"
+PATH = "/project/a.txt"
 
 
 def _shown(before: str, after: str) -> str:
@@ -94,7 +94,7 @@ def _question(command: BoundCommand | None = None) -> ApprovalQuestion:
 
 
 def test_each_decision_of_a_question_is_an_option_and_comes_back():
-    for question in (_question(), _question(BoundCommand(("true",), "/bin/true", "/bin/true", "/work"))):
+    for question in (_question(), _question(BoundCommand(("true",), "/bin/true", "/bin/true", "/project"))):
         options = permission_options(question)
         assert [Decision(option.option_id) for option in options] == list(question.decisions)
         assert {option.kind for option in options} == {"allow_once", "allow_always", "reject_once", "reject_always"}
@@ -114,8 +114,8 @@ def test_each_decision_of_a_question_is_an_option_and_comes_back():
 def test_a_mode_allows_no_write_whose_place_it_cannot_read(arguments, is_asked):
     tool = replace(fake_tool("write_file", Effect.WRITE), server="files")
     question = ApprovalQuestion(tool, arguments, Preview("diff", "write", ""))
-    assert is_unasked(mode_of("edit"), question, [Path("/work")]) is not is_asked
-    assert not is_unasked(mode_of("ask"), question, [Path("/work")])
+    assert is_unasked(mode_of("edit"), question, [Path("/project")]) is not is_asked
+    assert not is_unasked(mode_of("ask"), question, [Path("/project")])
 
 
 def test_the_command_line_offers_the_modes_that_there_are():
@@ -144,7 +144,7 @@ def _started(arguments: str) -> dict[str, Any]:
     result = ToolResult(call_id="c1", tool="read_file", title="read")
     message = Message(id=1, parent_id=None, role="tool", result=result)
     entry = TranscriptEntry(message=message, call=ToolCall("c1", "read_file", arguments))
-    return call_started(entry, Path("/work")).model_dump(mode="json", by_alias=True)
+    return call_started(entry, Path("/project")).model_dump(mode="json", by_alias=True)
 
 
 @pytest.mark.parametrize(("arguments", "shown"), ARGUMENTS)
@@ -154,4 +154,4 @@ def test_arguments_of_any_form_can_be_sent(arguments, shown):
 
 def test_a_line_that_no_file_has_is_no_place():
     (place,) = _started(f'{{"path": "a.txt", "first_line": {10**400}}}')["locations"]
-    assert (place["path"], place["line"]) == ("/work/a.txt", None)
+    assert (place["path"], place["line"]) == ("/project/a.txt", None)
