@@ -101,7 +101,7 @@ class HttpConnection(ABC):
         if not response.is_success:
             raise self._refusal(path, response.status_code, response.content)
         with self._parsing():
-            return response.json()
+            return received(response.content)
 
     async def answer(self, path: str, body: object, headers: Mapping[str, str]) -> tuple[int, Any]:
         """Return the status and the JSON of a POST, a refusal's as well; None for what is not JSON."""
@@ -109,7 +109,7 @@ class HttpConnection(ABC):
             async with self._response("POST", path, body, headers) as response:
                 await self._alone(response.aread())
         try:
-            return response.status_code, response.json()
+            return response.status_code, received(response.content)
         except (ValueError, RecursionError):
             return response.status_code, None
 
@@ -163,7 +163,7 @@ class HttpConnection(ABC):
 
     def _event(self, data: str) -> Any:
         """Return the value of an event's JSON. Raises the error that it reports."""
-        return json.loads(data)
+        return received(data)
 
     @contextmanager
     def _reachable(self) -> Iterator[None]:
@@ -228,13 +228,24 @@ class Connection(HttpConnection):
 
     def _refusal(self, path: str, status: int, body: bytes) -> UserError:  # noqa: ARG002 - the body says it
         with self._parsing():
-            return error_of(json.loads(body)["error"])
+            return error_of(received(body)["error"])
 
     def _event(self, data: str) -> Any:
         event = super()._event(data)
         if event.keys() == {"error"}:
             raise error_of(event["error"])
         return event
+
+
+def received(text: str | bytes) -> Any:
+    """Return the value of JSON that a server sent, with `?` for halves of surrogate pairs: Python's JSON reads them
+    from escapes (`\\ud800`), and no file, terminal or request may hold them. Raises ValueError and RecursionError."""
+    if isinstance(text, bytes):
+        text = text.decode(json.detect_encoding(text))
+    value = json.loads(text)
+    if "\\ud" in text.lower():
+        value = json.loads(json.dumps(value, ensure_ascii=False).encode("utf-8", "replace"))
+    return value
 
 
 def error_of(data: dict[str, Any]) -> UserError:
@@ -248,7 +259,7 @@ def error_message(body: bytes) -> str:
     """Return the message of an error in OpenAI's or Ollama's form; another text unchanged. Long ones are cut."""
     text = body.decode("utf-8", "replace")
     try:
-        error = json.loads(text)["error"]
+        error = received(text)["error"]
     except (ValueError, LookupError, TypeError, RecursionError):
         error = text
     return str(error.get("message", error) if isinstance(error, dict) else error).strip()[:MAX_QUOTED]

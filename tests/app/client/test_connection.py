@@ -11,12 +11,12 @@ from typing import Any
 import httpx
 import pytest
 
-from app.client.connection import CallReader, chat_body, completion_body
+from app.client.connection import CallReader, chat_body, completion_body, received
 from app.client.remote_engine import RemoteEngine
 from app.client.service_client import ServiceClient
 from app.protocol.chat import GenerationOptions, MediaPart, Message, PromptProgress, Tool, ToolCall, with_deltas
 from app.protocol.codec import encode
-from app.protocol.errors import ServiceError
+from app.protocol.errors import ServiceError, UserError
 from app.protocol.job import Job
 from app.protocol.status import MeteredKey
 
@@ -316,3 +316,33 @@ def test_calls_without_ids_or_with_equal_ones_get_their_own() -> None:
 
 def test_an_answer_without_calls_has_none() -> None:
     assert CallReader().read(None) == ()
+
+
+@pytest.mark.parametrize("text", [r'"\ud800"', r'"a\uDfFf"', r'{"\ud83d": ["\ude00\ud83d"]}'])
+def test_halves_of_surrogate_pairs_that_a_server_sends_become_question_marks(text: str) -> None:
+    for given in (text, text.encode(), text.encode("utf-16")):
+        assert "?" in json.dumps(received(given), ensure_ascii=False).encode().decode()
+
+
+def test_whole_surrogate_pairs_that_a_server_sends_are_kept() -> None:
+    assert received(r'["\ud83d\ude00", "\\ud800"]') == ["😀", r"\ud800"]
+
+
+async def test_no_error_model_or_text_of_a_server_holds_half_a_surrogate_pair() -> None:
+    half = r"\ud800"
+    answers = {
+        "/v1/models": (200, f'{{"data": [{{"id": "m{half}"}}]}}'),
+        "/v1/chat/completions": (400, f'{{"error": "no {half}"}}'),
+    }
+    transport = httpx.MockTransport(lambda request: _answered(*answers.get(request.url.path, (404, "{}"))))
+    async with RemoteEngine("http://peer", "", transport) as engine:
+        found = await engine.status()
+        assert [model.id for model in found.models] == ["m?"]
+        with pytest.raises(UserError) as refusal:
+            async for _ in engine.chat((Message("user", "hi"),), "m", None):
+                pass
+    assert refusal.value.cause.endswith("no ?")
+
+
+def _answered(status: int, text: str) -> httpx.Response:
+    return httpx.Response(status, content=text.encode())
