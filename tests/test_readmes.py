@@ -57,3 +57,10 @@ def test_every_module_is_named_in_the_nearest_readme() -> None:
         if not re.search(rf"\b{module.stem}\b", texts[_nearest_readme(module)])
     ]
     assert unnamed == []
+
+
+def test_every_folder_of_the_code_is_in_the_tree_of_the_first_readme() -> None:
+    lines = (ROOT / "README.md").read_text(encoding="utf-8").splitlines()
+    named = {line.split()[0].rstrip("/") for line in lines if re.match(r"(?:  )?\w+/", line)}
+    packages = {init.parent.name for init in ROOT.glob("app/*/__init__.py")}
+    assert {*PACKAGES, *packages} - named == set()
