@@ -8,8 +8,10 @@ endings of their names (`ForCausalLM` and the like), by the class and by the con
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import replace
 from difflib import SequenceMatcher
 from pathlib import Path
 from typing import Any
@@ -79,6 +81,14 @@ _LEFT_OUT: dict[str, tuple[str, ...]] = {
 }
 # HF class -> why it stays out of the table
 UNCONVERTIBLE: dict[str, str] = {name: reason for reason, names in _LEFT_OUT.items() for name in names}
+# HF class -> the model_type of its config class ("of"), what that takes for settings that config.json lacks ("values",
+# by their usual names), and those that null switches off ("null"). Source: tests/bench/models/class_defaults.py.
+CLASS_DEFAULTS: dict[str, dict[str, Any]] = {
+    name: row
+    for name, row in json.loads((Path(__file__).parent / "class_defaults.json").read_text()).items()
+    if isinstance(row, dict)
+}
+_NO_DEFAULTS: dict[str, Any] = {"of": "", "values": {}, "null": []}
 # HF class -> its entry
 ARCHITECTURES: dict[str, Architecture] = {name: entry for entry in FAMILIES for name in entry.hf_classes}
 
@@ -105,17 +115,30 @@ def find_architecture(values: dict[str, Any], names: Collection[str] | None = No
     counted = {"num_hidden_layers": len(kinds)} if isinstance(kinds, list) else {}
     text = values.get("text_config")
     nulls = {key for part in (values, text) if isinstance(part, dict) for key in part if part[key] is None}
-    defaults = architecture.settings.defaults
-    switched_off = nulls & set(architecture.settings.nullable)
+    nulls = {architecture.settings.aliases.get(key, key) for key in nulls}
+    of_class = _class_defaults(name, own.get("model_type"))
+    defaults = {**architecture.settings.defaults, **of_class["values"]}
+    switched_off = nulls & set(of_class["null"])
+    # a flag that null switches off is false, as it is to an `if` of the class
+    off = {key: False for key in switched_off if isinstance(defaults.get(key), bool)}
     config = Config(
-        {**counted, **{key: value for key, value in defaults.items() if key not in switched_off}, **dict(named)}
+        {**counted, **{key: value for key, value in defaults.items() if key not in switched_off}, **off, **dict(named)},
+        frozenset(nulls),
     )
     architecture = architecture.variant(config) or architecture
     renamed = None if names is None else [architecture.names.renamed(name) for name in names]
     n_predicting = count_prediction_layers(config, renamed, architecture.names.n_prediction_layers)
-    config = Config({**config.values, N_PREDICTION_LAYERS: n_predicting})
-    check_settings(architecture, config)
+    config = replace(config, values={**config.values, N_PREDICTION_LAYERS: n_predicting})
+    check_settings(architecture, config, switched_off)
     return architecture, config
+
+
+def _class_defaults(name: str, kind: Any) -> Mapping[str, Any]:
+    """Return the row of a class, of one that takes several language models that of the model's own `kind`."""
+    row = CLASS_DEFAULTS.get(name, _NO_DEFAULTS)
+    if row is _NO_DEFAULTS or kind is None or row["of"] == kind:
+        return row
+    return next((other for other in CLASS_DEFAULTS.values() if other["of"] == kind), row)
 
 
 def needed_tensors(architecture: Architecture, config: Config) -> dict[str, tuple[int, ...]]:

@@ -5,7 +5,7 @@ config.json against it.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import Any, TypeAlias
@@ -112,13 +112,11 @@ class Settings:
     sections: tuple[str, ...] = ()
     # this class's names of settings -> the usual ones
     aliases: Mapping[str, str] = field(default_factory=dict)
-    # the HF class's values of missing settings
+    # values of missing settings, beside those of the HF class in class_defaults.json
     defaults: Mapping[str, Any] = field(default_factory=dict)
     # setting -> the value that llama.cpp assumes, or a function of the config that gives it: a checkpoint with another
     # value would run and generate nonsense
     assumed: Mapping[str, Any] = field(default_factory=dict)
-    # settings that null switches off, instead of meaning the default
-    nullable: tuple[str, ...] = ()
 
     def plus(
         self, defaults: Mapping[str, Any] = MappingProxyType({}), assumed: Mapping[str, Any] = MappingProxyType({})
@@ -182,15 +180,21 @@ def usually_named(values: Mapping[str, Any], aliases: Mapping[str, str]) -> dict
     return {name: values[alias] for alias, name in aliases.items() if alias in values} | dict(values)
 
 
-def check_settings(architecture: Architecture, config: Config) -> None:
-    """Raise CheckpointError for an impossible number of layers, or a setting that llama.cpp would not follow."""
+def check_settings(architecture: Architecture, config: Config, switched_off: Collection[str] = ()) -> None:
+    """Raise CheckpointError for an impossible number of layers, or a setting that llama.cpp would not follow; those
+    `switched_off` are null in config.json, which is not their default."""
     n_layers = config.integer("num_hidden_layers")
     if not 0 < n_layers <= _MAX_LAYERS:
         raise CheckpointError(f"config.json has num_hidden_layers = {n_layers}.", "Check config.json.")
+    kinds = config.values.get("layer_types")
+    if kinds is not None and not (isinstance(kinds, list) and all(isinstance(kind, str) for kind in kinds)):
+        raise CheckpointError("layer_types in config.json is not a list of names.", "Check layer_types.")
     for key, assumed in architecture.settings.assumed.items():
         value, expected = config.values.get(key), assumed(config) if callable(assumed) else assumed
-        if value is not None and value != expected:
+        is_off = key in switched_off and value is None and expected is not None
+        if is_off or (value is not None and value != expected):
+            shown = "null" if is_off else str(value)[:64]
             raise CheckpointError(
-                f"config.json has {key} = {str(value)[:64]}, which llama.cpp does not support for this architecture.",
+                f"config.json has {key} = {shown}, which llama.cpp does not support for this architecture.",
                 "Choose another model.",
             )

@@ -101,7 +101,10 @@ def kind_of(config: Config, known: Collection[str] = _KINDS) -> str:
     """Return the name of the scaling, "default" for none. Raises CheckpointError when it is not one of the `known`."""
     kind = _named_kind(config)
     if kind not in known:
-        raise CheckpointError(f"The rope scaling {kind[:32]!r} is not supported.", "Choose another model.")
+        raise CheckpointError(
+            f"The rope scaling {kind[:32]!r} is not supported (rope_parameters in config.json).",
+            "Choose another model.",
+        )
     return kind
 
 
@@ -487,12 +490,15 @@ _PATTERN = "attention.sliding_window_pattern"
 WINDOW_PATTERN = (bool_list(_PATTERN, _pattern),)
 
 
-def windows_unless_every(every: int) -> Hyperparameter:
-    """Return the row of which layers have a window, left out where every n-th has none, which the graph assumes."""
+def windows_unless_every(every: int, setting: str = "sliding_window_pattern") -> Hyperparameter:
+    """Return the row of which layers have a window, left out where every n-th has none, which the graph assumes.
+
+    `setting` counts where config.json does not list the layers; empty for a class that never reads it.
+    """
 
     def read(config: Config) -> Value:
         usual = [(i + 1) % every != 0 for i in range(config.integer("num_hidden_layers"))]
-        pattern = _pattern(config, config.optional_integer("sliding_window_pattern") or every)
+        pattern = _pattern(config, config.optional_integer(setting) or every)
         if len(pattern) != len(usual):
             raise CheckpointError("layer_types in config.json does not list every layer.", "Check layer_types.")
         return None if pattern == usual else pattern

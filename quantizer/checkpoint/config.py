@@ -23,12 +23,14 @@ class Config:
     """Typed look-ups in a parsed config.json; the first of several names that is there counts."""
 
     values: Mapping[str, Any]
+    # settings that config.json has as null, which `values` may lack
+    nulls: frozenset[str] = frozenset()
 
     def integer(self, *names: str) -> int:
         """Return a whole number in [0, 2^31). Raises CheckpointError when it is missing or something else."""
         value = self.optional_integer(*names)
         if value is None:
-            raise _missing(names)
+            raise self._missing(names)
         return value
 
     def optional_integer(self, *names: str) -> int | None:
@@ -44,7 +46,7 @@ class Config:
         """Return a finite number. Raises CheckpointError when it is missing or something else."""
         value = self.optional_number(*names)
         if value is None:
-            raise _missing(names)
+            raise self._missing(names)
         return value
 
     def optional_number(self, *names: str) -> float | None:
@@ -88,6 +90,10 @@ class Config:
     def _first(self, names: Sequence[str]) -> Any:
         return next((self.values[name] for name in names if self.values.get(name) is not None), None)
 
-
-def _missing(names: Sequence[str]) -> CheckpointError:
-    return CheckpointError(f"config.json does not have {' or '.join(names)}.", "Download the whole checkpoint.")
+    def _missing(self, names: Sequence[str]) -> CheckpointError:
+        if null := next((name for name in names if name in self.nulls), None):
+            return CheckpointError(
+                f"config.json has {null} = null, and this architecture needs a number.",
+                "Check config.json, or choose another model.",
+            )
+        return CheckpointError(f"config.json does not have {' or '.join(names)}.", "Download the whole checkpoint.")

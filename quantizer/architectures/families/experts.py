@@ -376,7 +376,7 @@ GPT_OSS = Architecture(
     gguf_name="gpt-oss",
     hyperparameters=(
         *(rows.DECODER + rows.RMS_NORM + rows.EXPERTS + rows.WINDOW),
-        rows.windows_unless_every(2),
+        rows.windows_unless_every(2, setting=""),
         rows.u32("expert_feed_forward_length", "intermediate_size"),
     ),
     tensors=RequiredTensors(

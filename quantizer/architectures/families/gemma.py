@@ -134,7 +134,7 @@ GEMMA = (
         gguf_name="gemma2",
         hyperparameters=(
             *(rows.DECODER + rows.RMS_NORM + rows.WINDOW),
-            rows.windows_unless_every(2),
+            rows.windows_unless_every(2, setting=""),
             # llama.cpp caps both in any case; without these rows by the usual values
             rows.f32("final_logit_softcapping", _cap("final_logit_softcapping", _OUT_OF_REACH)),
             rows.f32("attn_logit_softcapping", _cap("attn_logit_softcapping", _HARDLY_REACHED)),
@@ -143,11 +143,7 @@ GEMMA = (
             layer={**shapes.PRE_NORMS, **shapes.POST_NORMS, **shapes.ATTENTION, **shapes.GATED_FEED_FORWARD}
         ),
         layout=Layout(value_maps=dict.fromkeys(_NORMS, plus_one), row_factors={"ATTN_Q": _query_scale(46)}),
-        settings=Settings(
-            defaults={"tie_word_embeddings": True, "attn_logit_softcapping": 50.0, "final_logit_softcapping": 30.0},
-            assumed={**_ACTIVATION, "tie_word_embeddings": True},
-            nullable=("attn_logit_softcapping", "final_logit_softcapping"),
-        ),
+        settings=Settings(defaults={"tie_word_embeddings": True}, assumed={**_ACTIVATION, "tie_word_embeddings": True}),
         approximations=_uncapped_attention,
     ),
     _GEMMA_3,

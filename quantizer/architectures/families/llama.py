@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
 
@@ -48,10 +47,7 @@ _LLAMA_BODY = replace(
 )
 
 # a Llama with a window in every layer
-_WINDOW_OF_MISTRAL: dict[str, Any] = {"defaults": {"sliding_window": 4096}, "nullable": ("sliding_window",)}
-_MISTRAL = rows.capped_at_window(
-    replace(_LLAMA, hf_classes=("MistralForCausalLM",), settings=replace(_LLAMA.settings, **_WINDOW_OF_MISTRAL))
-)
+_MISTRAL = rows.capped_at_window(replace(_LLAMA, hf_classes=("MistralForCausalLM",)))
 _MISTRAL_BODY = replace(_MISTRAL, hf_classes=("MistralModel",), tensors=_LLAMA_BODY.tensors, names=_LLAMA_BODY.names)
 
 

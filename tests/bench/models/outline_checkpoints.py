@@ -15,7 +15,7 @@ import re
 from pathlib import Path
 from typing import Any
 
-from quantizer.architectures import find_architecture
+from quantizer.architectures import CLASS_DEFAULTS, find_architecture
 from quantizer.architectures.architecture import unfolded
 from quantizer.architectures.projectors import Projector, find_projector, projectors_for
 
@@ -24,6 +24,8 @@ _DROPPED = re.compile(
     r".*(dropout|init|router_|use_cache|output_|chunk_size|transformers_version|_token_id|_token_index).*"
     r"|(mlp_)?layer_types|moe_layer_end_index|no_rope_layers|moe_layers|dtype|mlp_bias|(vision|audio|talker|code2wav|token2wav)_config"
 )
+# what null switches off, in one class at least
+_OFF = {key for row in CLASS_DEFAULTS.values() for key in row["null"]}
 _SECTIONS = ("text_config", "thinker_config", "attn_config", "ffn_config")
 _WIDTHS = {"hidden_size", "dim", "n_embd", "d_model"}
 _LAYER = re.compile(r"\b(?:layers?|h|blocks?)\.(\d+)\.")
@@ -83,7 +85,7 @@ def _shortened(config: dict[str, Any]) -> dict[str, Any]:
     kept = {
         key: value
         for key, value in config.items()
-        if (not _DROPPED.fullmatch(key) or (shares and key == "layer_types")) and value is not None
+        if (not _DROPPED.fullmatch(key) or (shares and key == "layer_types")) and (value is not None or key in _OFF)
     }
     kept |= {key: _shortened(value) for key, value in kept.items() if key in _SECTIONS}
     kept |= {"num_decoder_layers": 1} if "num_decoder_layers" in kept else {}

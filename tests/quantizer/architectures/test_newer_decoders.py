@@ -131,7 +131,7 @@ def test_the_windows_of_an_exaone_of_64_layers_are_written() -> None:
 
 def test_an_exaone_of_64_layers_without_windows_is_refused() -> None:
     """llama.cpp gives it windows whatever the metadata says."""
-    with pytest.raises(CheckpointError, match="does not have sliding_window"):
+    with pytest.raises(CheckpointError, match="has sliding_window = null"):
         rows("exaone4", num_hidden_layers=64)
 
 

@@ -329,7 +329,8 @@ def test_windows_are_listed_where_they_are_not_those_that_the_graph_assumes(name
     assert PATTERN not in rows_of(config | {"layer_types": usual})
     kinds = ["full_attention", "sliding_attention", "sliding_attention", "full_attention"]
     assert rows_of(config | {"layer_types": kinds})[PATTERN] == [False, True, True, False]
-    assert rows_of(config | {"sliding_window_pattern": 3})[PATTERN] == [True, True, False, True]
+    if name not in ("gemma2", "gpt-oss"):  # whose classes never read it
+        assert rows_of(config | {"sliding_window_pattern": 3})[PATTERN] == [True, True, False, True]
     with pytest.raises(CheckpointError, match="does not list every layer"):
         rows_of(config | {"layer_types": kinds[:3]})
 
@@ -342,7 +343,7 @@ def test_queries_of_gemma_are_scaled_by_the_scalar_of_its_config(name: str, kind
     config = OUTLINES[name]["config"] | {"query_pre_attn_scalar": scalar, "head_dim": 32}
     architecture, parsed = find_architecture(config)
     factors = architecture.layout.row_factors[kind](parsed, 2)
-    assert factors == pytest.approx([math.sqrt(32 / (scalar or 32))] * 2)
+    assert factors == pytest.approx([math.sqrt(32 / (scalar or 256))] * 2)
 
 
 def test_the_largest_gemma_divides_its_queries_as_its_graph_does() -> None:

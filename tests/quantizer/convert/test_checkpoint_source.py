@@ -135,7 +135,7 @@ BAD_CONFIGS: dict[str, dict[str, Any]] = {
     "num_hidden_layers = 1000000": {"num_hidden_layers": 1_000_000},
     "lacks blk.2.attn_norm.weight and 8 more": {"num_hidden_layers": 3},
     "has hidden_size = 'wide'": {"hidden_size": "wide"},
-    "does not have rms_norm_eps": {"rms_norm_eps": None},
+    "has rms_norm_eps = null": {"rms_norm_eps": None},
     "not a multiple of its 0 attention heads": {"num_attention_heads": 0},
     "do not split into 3": {"num_key_value_heads": 3},
     "is 272 × 256, but config.json implies 272 × 128": {"hidden_size": 128},
