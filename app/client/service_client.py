@@ -39,7 +39,7 @@ from app.protocol.library import (
 )
 from app.protocol.plan import PlanReport, PlanRequest
 from app.protocol.speech import Said
-from app.protocol.status import ContextLength, MeteredKey, MeteredUsage, ServiceStatus
+from app.protocol.status import ContextLength, Evictions, MeteredKey, MeteredUsage, ServiceStatus
 from app.protocol.transcript import Segment, Transcribed, TranscriptEvent
 
 _ROOT = "/api/localllm"
@@ -306,6 +306,11 @@ class ServiceClient(Connection):
         """Load `model` with a context of `n_ctx` tokens, or as many of them as training and memory allow, and return
         what it has once it is loaded. A context that the user chose stays."""
         return decode(ContextLength, await self.call("POST", f"{_ROOT}/context", {"model": model, "n_ctx": n_ctx}))
+
+    async def evictions(self, model: str, n_ctx: int = 0) -> Evictions:
+        """Return which models would be unloaded to load `model` with a context of `n_ctx` tokens, 0 for the usual one.
+        Loads and unloads nothing. Raises the errors of an unavailable model."""
+        return decode(Evictions, await self.call("POST", f"{_ROOT}/evictions", {"model": model, "n_ctx": n_ctx}))
 
     async def takes_tools(self, model: str) -> bool | None:
         """Return whether the chat template of `model` has tools, None for a model without one; loads a model that was

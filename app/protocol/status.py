@@ -201,6 +201,14 @@ class MeteredUsage:
 
 
 @dataclass(frozen=True, slots=True)
+class Evictions:
+    """What loading a model would unload: the ids in `models`. It may not run even alone: `runs` is False then."""
+
+    runs: bool
+    models: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
 class ContextLength:
     """The context of a loaded model and that of its training (0: unknown), in tokens; `reason` says why it is shorter
     than was asked for, empty where it is not."""

@@ -144,6 +144,16 @@ class ModelManager:
         model.reload(change, until_unloaded=until_unloaded)
         return model
 
+    async def evicted_for(self, name: str, n_ctx: int = 0) -> tuple[str, ...] | None:
+        """Return the ids of the models that would be unloaded to load the model `name` (or path) with a context of
+        `n_ctx` tokens, 0 for the usual one; None where it would not run even alone. Raises as `load`."""
+        known = self._known(name)
+        ref = known.ref if known else await self.catalog.resolve(name)
+        file, attached = await asyncio.to_thread(_read, ref, general_choice(self.settings.projector))
+        leaving = await self._pool.evicted_for(ref.path, file, attached, n_ctx)
+        ids = {id(engine): name for name, engine in self.engines.items()}
+        return None if leaving is None else tuple(ids[id(engine)] for engine in leaving)
+
     async def named(self, name: str) -> ServedModel:
         """Return the model that clients call `name` (no path), not loaded yet; an empty name is the default.
         Raises UnknownModelError that lists the models."""

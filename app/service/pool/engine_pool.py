@@ -324,6 +324,14 @@ class EnginePool:
             self._shared[key] = shared
         return self._shared[key]
 
+    async def evicted_for(
+        self, path: Path, file: ModelFile, attached: Attachments, n_ctx: int
+    ) -> list[EngineClient] | None:
+        """Return which engines would be unloaded to load `file`, at `path`, with a context of `n_ctx` tokens, 0 for the
+        usual one; None where it would not run even alone. Opens and loads nothing. Raises as `LoadQueue.evicted_for`.
+        """
+        return await self._queue.evicted_for(path, _engine_config(self._settings, file, attached, n_ctx, None))
+
     async def remove_name(self, shared: SharedEngine, ref: ModelRef) -> None:
         shared.remove_name(ref)
         if not shared.has_names:

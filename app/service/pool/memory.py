@@ -266,6 +266,21 @@ class LoadQueue:
         except UserError:  # it would be refused
             return False
 
+    async def evicted_for(self, path: Path, config: EngineConfig) -> list[EngineClient] | None:
+        """Return which engines would be unloaded for the model at `path` to load with `config`; None where it would not
+        run even alone. Raises ModelFileError for an invalid file, EngineError where the machine cannot be surveyed."""
+        engines = [other for other in self._engines() if other.holds_memory]
+        loaded = [self._loaded(other) for other in engines]
+        leaving = await asyncio.to_thread(self._leaving_for, path, config, loaded)
+        of_model = {id(model): other for model, other in zip(loaded, engines, strict=True)}
+        return None if leaving is None else [of_model[id(model)] for model in leaving]
+
+    def _leaving_for(self, path: Path, config: EngineConfig, loaded: list[LoadedModel]) -> list[LoadedModel] | None:
+        own = [model for model in loaded if model.path == path]  # it would be loaded again
+        machine = machine_without(self._memory.machine(loaded), own)
+        others = [model for model in loaded if model.path != path]
+        return plan_eviction(self._memory.demand(path, config), others, machine)
+
     async def _make_room(self, engine: EngineClient) -> bool:
         """Evict other models as planned; return whether there were any: then the plan has to be made again."""
         others = [other for other in self._engines() if other is not engine]

@@ -30,7 +30,7 @@ from app.protocol.library import (
     TypeChoice,
 )
 from app.protocol.plan import PlanReport, PlanRequest
-from app.protocol.status import ContextLength
+from app.protocol.status import ContextLength, Evictions
 from app.service.api.app_state import app_state, model_of
 from app.service.api.app_state import unload as unload_idle
 from app.service.api.fields import Body
@@ -289,6 +289,20 @@ async def lengthen_context(request: Request, body: ContextBody) -> JsonResponse[
     """
     model = await model_of(request, body.model)
     return await while_connected(request, model.lengthen_context(body.n_ctx))
+
+
+class EvictionsBody(Body):
+    """A model, and the context in tokens with which it would be loaded; 0 is the usual one."""
+
+    model: StrictStr = ""
+    n_ctx: Annotated[int, Field(ge=0, le=SETTINGS["ctx"].most), AfterValidator(_check_n_ctx)] = 0
+
+
+@router.post("/evictions", refusals=errors(404))
+async def evictions(request: Request, body: EvictionsBody) -> JsonResponse[Evictions]:
+    """The models that would be unloaded to load another one. Loads and unloads nothing."""
+    evicted = await app_state(request).models.evicted_for(body.model, body.n_ctx)
+    return JsonResponse(Evictions(evicted is not None, evicted or ()))
 
 
 def apply_plan_request(request: PlanRequest, config: EngineConfig) -> EngineConfig:

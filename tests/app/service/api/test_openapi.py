@@ -174,6 +174,7 @@ ANSWERED: Answered = {
     "POST /api/localllm/plan": [{}, {"is_full": True, "n_ctx": 512, "vram": ["RTX 3060=1GiB"], "ram": "8GiB@40GB/s"}],
     "POST /api/localllm/reload": [{"n_ctx": 4096}],
     "POST /api/localllm/context": [{"n_ctx": 512}],
+    "POST /api/localllm/evictions": [{}, {"model": "guide", "n_ctx": 512}],
     "POST /api/localllm/jobs": [JOB],
 }
 UPLOAD: dict[str, Any] = {

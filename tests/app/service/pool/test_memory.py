@@ -224,7 +224,7 @@ class Engines:
 
     def __init__(self, total_bytes: int, sizes: Mapping[str, int], start_worker: StartWorker) -> None:
         self.memory = FakeMemory(total_bytes, sizes)
-        queue = LoadQueue(self.memory, lambda: self.engines.values())
+        queue = self.queue = LoadQueue(self.memory, lambda: self.engines.values())
         config = EngineConfig(n_ctx=256)
         self.engines = {name: EngineClient(Path(f"{name}.gguf"), config, start_worker, Owner(queue)) for name in sizes}
         self._n_requests = 0
@@ -271,6 +271,19 @@ async def test_with_memory_for_two_the_third_replaces_the_least_recently_used() 
             seen.append("".join(engines.ready))
     assert seen == ["a", "ab", "bc", "ac", "ab"]
     assert engines.memory.most_bytes == 20
+
+
+async def test_what_a_load_would_unload_is_known_without_loading_it() -> None:
+    async with _engines(30, {"a": 10, "b": 10, "c": 10, "d": 20, "e": 40}) as engines:
+        for name in "ab":
+            await engines.ask(name)
+
+        async def evicted_for(name: str) -> list[str] | None:
+            leaving = await engines.queue.evicted_for(engines[name].model_path, engines[name].config)
+            return None if leaving is None else [engine.model_path.stem for engine in leaving]
+
+        assert [await evicted_for(name) for name in "acde"] == [[], [], ["a"], None]
+        assert engines.ready == ["a", "b"], "nothing was loaded or unloaded"
 
 
 async def test_using_a_model_again_keeps_it_loaded() -> None:
