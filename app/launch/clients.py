@@ -34,17 +34,6 @@ class Client:
 
 CLIENTS: tuple[Client, ...] = (
     Client(
-        name="cline-cli",
-        title="Cline CLI",
-        group=Group.AGENT,
-        language="sh",
-        tested="3.0.65",
-        lines="""\
-cline auth --provider openai --apikey localllm --modelid {model} --baseurl {url}/v1
-cline --provider openai --model {model}
-""",
-    ),
-    Client(
         name="vibe",
         title="Mistral Vibe",
         group=Group.AGENT,
@@ -76,17 +65,6 @@ alias = "{model}"
         lines="""\
 export LLM_BASE_URL={url}/v1 LLM_API_KEY=localllm LLM_MODEL=openai/{model}
 openhands --override-with-envs
-""",
-    ),
-    Client(
-        name="goose",
-        title="goose",
-        group=Group.AGENT,
-        language="sh",
-        source="https://block.github.io/goose/docs/getting-started/providers",
-        lines="""\
-export GOOSE_PROVIDER=ollama OLLAMA_HOST={url} GOOSE_MODEL={model}
-goose session
 """,
     ),
     Client(

@@ -10,7 +10,7 @@ from app.launch.clients import CLIENTS, Client, Group
 from app.launch.editors import editor_settings
 
 _URL, _MODEL = "http://127.0.0.1:11500", "qwen3-coder"
-_LANGUAGES = {"codex": "toml", "opencode": "json"}  # of the lines of agents; others are a shell's
+_LANGUAGES = {"codex": "toml", "crush": "json", "opencode": "json"}  # of the lines of agents; others are a shell's
 _HEAD = f"""# Clients
 
 Programs that work with localllm, and what sets each up. `localllm serve --editor NAME` prints the same lines with your
@@ -35,7 +35,7 @@ def _sections() -> Iterator[str]:
         if group is Group.AGENT:
             yield "`localllm launch NAME` starts an agent with all this for one run: [agents](agents.md).\n"
             for agent in AGENTS:
-                if agent.name not in listed:
+                if agent.editor not in listed:
                     yield from _agent(agent)
         for client in CLIENTS:
             if client.group is group:
@@ -50,18 +50,20 @@ def _agent(agent: Agent) -> Iterator[str]:
         yield from _fence(_LANGUAGES.get(agent.editor, "sh"), editor_settings(agent.editor, _URL, _MODEL))
     else:
         yield from _fence("sh", lines[0])
-    yield f"Run with {agent.tested}.\n"
+    yield _known_by(agent)
 
 
 def _client(client: Client) -> Iterator[str]:
     yield f"### {client.title}\n"
     yield f"`--editor {client.name}`\n"
     yield from _fence(client.language, editor_settings(client.name, _URL, _MODEL))
-    yield (
-        f"Run with {client.tested}.\n"
-        if client.tested
-        else f"From [its documentation]({client.source}), not run here.\n"
-    )
+    yield _known_by(client)
+
+
+def _known_by(entry: Agent | Client) -> str:
+    if entry.tested:
+        return f"Run with {entry.tested}.\n"
+    return f"From [its {'code' if isinstance(entry, Agent) else 'documentation'}]({entry.source}), not run here.\n"
 
 
 def _fence(language: str, text: str) -> Iterator[str]:

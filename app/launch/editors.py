@@ -9,7 +9,16 @@ import json
 import shlex
 from collections.abc import Callable, Mapping
 
-from app.launch.agents import Target, agent_named, claude_code_variables, codex_settings, opencode_settings
+from app.launch.agents import (
+    Target,
+    TargetModel,
+    agent_named,
+    claude_code_variables,
+    codex_settings,
+    crush_settings,
+    goose_variables,
+    opencode_settings,
+)
 from app.launch.clients import ANY_KEY, CLIENTS, Client
 
 _CLIENTS: Mapping[str, Client] = {client.name: client for client in CLIENTS}
@@ -22,6 +31,14 @@ def _aider(target: Target) -> str:
 def _claude_code(target: Target) -> str:
     variables = {"ANTHROPIC_AUTH_TOKEN": ANY_KEY, **claude_code_variables(target)}
     return " \\\n  ".join(f"{name}={shlex.quote(value)}" for name, value in variables.items()) + " claude"
+
+
+def _cline(target: Target) -> str:
+    provider, model = "--provider openai-compatible", shlex.quote(target.model)
+    return (
+        f"cline auth {provider} --apikey {ANY_KEY} --modelid {model} --baseurl {target.url}/v1\n"
+        f"cline {provider} --model {model}"
+    )
 
 
 def _codex(target: Target) -> str:
@@ -37,6 +54,16 @@ def _codex(target: Target) -> str:
     return "\n".join(lines)
 
 
+def _crush(target: Target) -> str:
+    settings = {"$schema": "https://charm.land/crush.json", **crush_settings(target, ANY_KEY)}
+    return json.dumps(settings, indent=2)
+
+
+def _goose(target: Target) -> str:
+    named = {**goose_variables(target), "OPENAI_API_KEY": ANY_KEY}
+    return "\n".join((*(f"export {name}={shlex.quote(value)}" for name, value in named.items()), "goose session"))
+
+
 def _opencode(target: Target) -> str:
     settings = {"$schema": "https://opencode.ai/config.json", **opencode_settings(target, ANY_KEY)}
     return json.dumps(settings, indent=2)
@@ -50,7 +77,10 @@ def _qwen_code(target: Target) -> str:
 _AGENT_LINES: Mapping[str, Callable[[Target], str]] = {
     "aider": _aider,
     "claude-code": _claude_code,
+    "cline-cli": _cline,
     "codex": _codex,
+    "crush": _crush,
+    "goose": _goose,
     "opencode": _opencode,
     "qwen-code": _qwen_code,
 }
@@ -65,7 +95,7 @@ def editor_settings(editor: str, url: str, model: str, n_ctx: int = 0) -> str:
         agent = agent_named(editor)
         assert agent is not None, "every agent with lines is in the table"
         assert agent.need is not None, "an agent has a first prompt"
-        return lines(Target(url, model, n_ctx or agent.need.n_ctx))
+        return lines(Target(url, TargetModel(model, n_ctx or agent.need.n_ctx)))
     text = _CLIENTS[editor].lines
     for name, value in {"{url}": url, "{host}": url.partition("://")[2], "{model}": model}.items():
         text = text.replace(name, value)
@@ -74,12 +104,13 @@ def editor_settings(editor: str, url: str, model: str, n_ctx: int = 0) -> str:
 
 def context_advice(editor: str, n_ctx: int) -> str:
     """Return which context `editor` needs, "" for one that needs no long one; `n_ctx` is that of the settings."""
-    agent = agent_named(editor)
+    agent = agent_named(editor) if editor in _AGENT_LINES else None  # Cline in VS Code is not its command
     needed = agent.need if agent is not None else None
     if needed is None:
         return ""
     free = f" and keeps {needed.n_free:,} free" if needed.n_free else ""
-    brings = f"{editor} begins a session with about {needed.n_first:,} tokens{free}"
+    first = f"about {needed.n_first:,} tokens" if needed.n_first else "a prompt that was not counted"
+    brings = f"{editor} begins a session with {first}{free}"
     if not n_ctx:
         loads = "without it the model is loaded again with a longer context when they come, as far as memory allows"
         return f"{brings}: serve with --ctx {needed.n_ctx}; {loads}."

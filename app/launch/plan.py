@@ -7,9 +7,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import takewhile
 from typing import Literal
 
-from app.launch.agents import AGENTS, Agent, Target
+from app.launch.agents import AGENTS, Agent, ContextNeed, Target, TargetModel
 
 _ROUNDED_TO = -2  # an estimate is as exact as hundreds of tokens
 
@@ -65,10 +66,19 @@ class LaunchPlan:
         return tuple(check for check in self.checks if check.verdict == verdict)
 
 
-def plan_launch(agent: Agent, path: str, url: str, facts: ModelFacts, arguments: Sequence[str] = ()) -> LaunchPlan:
-    """Return how `agent`, whose command is at `path`, is started with `arguments` against the service at `url`."""
+def plan_launch(
+    agent: Agent,
+    path: str,
+    url: str,
+    facts: ModelFacts,
+    arguments: Sequence[str] = (),
+    *,
+    version: str = "",
+) -> LaunchPlan:
+    """Return how `agent`, whose command is at `path`, is started with `arguments` against the service at `url`. Its
+    `version` is empty where it is unknown."""
     n_ctx = facts.n_ctx or (agent.need.n_ctx if agent.need else 0)
-    target = Target(url, facts.id, n_ctx)
+    target = Target(url, TargetModel(facts.id, n_ctx))
     start = agent.start(target)
     return LaunchPlan(
         agent=agent,
@@ -77,7 +87,7 @@ def plan_launch(agent: Agent, path: str, url: str, facts: ModelFacts, arguments:
         environment=start.environment,
         removed=start.removed,
         files=start.files,
-        checks=tuple(_checks(agent, facts)),
+        checks=tuple(_checks(agent, facts, version)),
     )
 
 
@@ -85,22 +95,31 @@ def first_prompt(agent: Agent, facts: ModelFacts) -> FirstPrompt | None:
     """Return the first prompt of `agent` in tokens of this model, None where nobody has counted it."""
     if facts.n_first_measured:
         return FirstPrompt(facts.n_first_measured, "measured in a run with this model")
-    if agent.need is None:
+    if agent.need is None or not agent.need.n_first:
         return None
     n_tokens = round(round(agent.need.n_first * facts.token_ratio), _ROUNDED_TO)
     ratio = f"; this model's makes {facts.token_ratio:.2f} of each" if abs(facts.token_ratio - 1) >= 0.005 else ""
     return FirstPrompt(n_tokens, f"{agent.need.n_first:,} counted with Qwen's tokenizer{ratio}")
 
 
-def _checks(agent: Agent, facts: ModelFacts) -> Iterator[Check]:
+def _checks(agent: Agent, facts: ModelFacts, version: str) -> Iterator[Check]:
+    if version and _parts(version) < _parts(agent.least_version):
+        cause = f"{agent.title} {version} is older than {agent.least_version}, the first that reads these settings."
+        yield Check("warning", cause, f"Update it: `{agent.install}`.")
+    if not agent.tested and agent.source:
+        yield Check("unknown", f"{agent.title} was never run here: its settings are from its code, {agent.source}.")
     if not facts.has_template:
         cause = f"{facts.id} has no chat template: it continues text and cannot follow an agent."
         yield Check("refusal", cause, "Use an instruction-tuned model; `localllm recommend` has some.")
     elif agent.needs_tools:
         yield _tools_check(agent, facts)
-    prompt = first_prompt(agent, facts)
-    if prompt is not None:
-        yield _context_check(agent, facts, prompt)
+    if agent.need is not None or facts.n_first_measured:
+        yield _context_check(agent, facts)
+
+
+def _parts(version: str) -> tuple[int, ...]:
+    """Return the numbers of a version, as far as it has only these."""
+    return tuple(int(part) for part in takewhile(str.isdecimal, version.split(".")))
 
 
 def _tools_check(agent: Agent, facts: ModelFacts) -> Check:
@@ -113,15 +132,18 @@ def _tools_check(agent: Agent, facts: ModelFacts) -> Check:
     return Check("warning", f"{cause}, and {trained}.", f"Use another model for {agent.title}: `localllm recommend`.")
 
 
-def _context_check(agent: Agent, facts: ModelFacts, prompt: FirstPrompt) -> Check:
-    n_free = agent.need.n_free if agent.need else 0
-    free = f" and keeps {n_free:,} free" if n_free else ""
-    begins = f"{agent.title} begins a session with about {prompt.n_tokens:,} tokens ({prompt.source}){free}"
+def _context_check(agent: Agent, facts: ModelFacts) -> Check:
+    prompt, need = first_prompt(agent, facts), agent.need or ContextNeed(0, 0)
+    begins, n_least = f"The first prompt of {agent.title} was not counted", need.n_least
+    if prompt is not None:
+        begins = f"{agent.title} begins a session with about {prompt.n_tokens:,} tokens ({prompt.source})"
+        n_least = max(n_least, prompt.n_tokens + need.n_free + 1)
+    begins += f" and keeps {need.n_free:,} free" if need.n_free else ""
+    begins += f"; it refuses less than {need.n_least:,} tokens of context" if need.n_least else ""
     if not facts.n_ctx:
         return Check("unknown", f"{begins}; the model's context is checked once it is loaded.")
-    n_wanted = agent.need.n_ctx if agent.need else prompt.n_tokens
+    n_wanted = need.n_ctx or n_least
     has = f"{facts.id} has {facts.n_ctx:,} tokens of context"
-    n_least = prompt.n_tokens + n_free + 1
     if facts.n_ctx >= max(n_wanted, n_least):
         return Check("ok", f"{begins}; {has}.")
     because = f", because {facts.context_reason}" if facts.context_reason else ""

@@ -51,6 +51,7 @@ class Client:
     also: tuple[str, ...] = ()  # packages that this one needs and does not name, or that the script adds
     is_small: bool = False  # installed and run within seconds
     python: str = ""  # the version that it needs, where this one will not do
+    node: str = ""  # likewise, from the package of Node in npm
     lines: str = ""  # its name in the page of clients, whose program is run too
     refused: tuple[str, ...] = ()  # requests that its script wants refused: method, path and status
 
@@ -113,8 +114,10 @@ CLIENTS = (
     Client("kilo", "@kilocode/cli@7.7.7", "", "kilo", "kilo"),
     Client("continue-cli", "@continuedev/cli@1.5.47", "", "cn", "cn"),
     Client("copilot", "@github/copilot@1.0.102", "", "copilot", "copilot"),
-    Client("pi", "@mariozechner/pi-coding-agent@0.73.1", "", "pi", "pi"),
-    Client("cline", "cline@3.0.65", "with_agent.py", "cline"),
+    Client("pi", "@earendil-works/pi-coding-agent@1.6.0", "", "pi", "pi", node="24"),
+    Client("cline", "cline@3.0.65", "with_agent.py", "cline", "cline"),
+    Client("hermes", "hermes-agent==0.19.0", "", "hermes", "hermes", python="3.12"),
+    Client("openclaw", "openclaw@2026.9.6", "", "openclaw", "openclaw", node="24"),
     Client("vibe", "mistral-vibe==3.0.3", "with_agent.py", "vibe", python="3.12"),
     Client("openhands", "openhands==1.16.0", "with_agent.py", "openhands", python="3.12"),
     Client(
@@ -198,13 +201,21 @@ def install(client: Client, folder: Path) -> str:
     into = [str(folder / "bin" / "python")] if client.python else [sys.executable, "--target", str(folder)]
     packages = [client.package, *client.also]
     commands = [[*node, *packages] if client.is_node else [*python, *into, *packages]]
+    if client.node:
+        commands.insert(0, [*node, f"node@{client.node}"])
     if client.python:
         commands.insert(0, ["uv", "venv", "--quiet", "--python", client.python, str(folder)])
     elsewhere = tempfile.gettempdir()  # in the clone uv would apply this project's pins to the client
     try:
         for command in commands:
             subprocess.run(
-                command, check=True, capture_output=True, text=True, timeout=_INSTALL_TIMEOUT_S, cwd=elsewhere
+                command,
+                check=True,
+                capture_output=True,
+                text=True,
+                timeout=_INSTALL_TIMEOUT_S,
+                cwd=elsewhere,
+                env=os.environ | _path(client, folder),
             )
     except subprocess.CalledProcessError as error:
         said = error.stderr.strip().splitlines() or [f"exit status {error.returncode}"]
@@ -241,6 +252,7 @@ def _run(command: Sequence[str], client: Client, folder: Path, urls: dict[str, s
         environment = {
             **{name: value for name, value in os.environ.items() if not name.startswith(_OTHERS_SETTINGS)},
             **urls,
+            **_path(client, folder),
             "HOME": home,
             "LLM_USER_PATH": str(Path(home, "llm")),
             "CLIENT_NAME": client.name,
@@ -251,6 +263,12 @@ def _run(command: Sequence[str], client: Client, folder: Path, urls: dict[str, s
         }
         done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=_TIMEOUT_S)
     return "" if done.returncode == 0 else done.stdout[-2000:] + done.stderr[-2000:]
+
+
+def _path(client: Client, folder: Path) -> dict[str, str]:
+    """Return a PATH on which `client` finds its own version of Node, if it needs one."""
+    own = str(folder / "node_modules" / ".bin")
+    return {"PATH": os.pathsep.join((own, os.environ["PATH"]))} if client.node else {}
 
 
 def _command(client: Client, folder: Path) -> list[str]:

@@ -11,7 +11,7 @@ from tests.clients.run import CLIENTS
 
 TESTED = [client for client in SHOWN if client.tested]
 # Agents whose settings a script takes from the page, by the name that they have there.
-_SCRIPTED = {"cline-cli": "cline", "vibe": "vibe", "openhands": "openhands", "llm": "llm"}
+_SCRIPTED = {"vibe": "vibe", "openhands": "openhands", "llm": "llm"}
 
 
 def _version(package: str) -> str:
@@ -25,7 +25,7 @@ def test_the_lines_of_the_page_are_run_with_the_version_that_it_names(shown: Sho
     assert _version(run.package) == shown.tested
 
 
-@pytest.mark.parametrize("agent", [agent for agent in AGENTS if agent.takes_settings], ids=lambda agent: agent.name)
+@pytest.mark.parametrize("agent", [agent for agent in AGENTS if agent.tested], ids=lambda agent: agent.name)
 def test_an_agent_is_run_with_the_version_that_launch_names(agent: Agent) -> None:
     (run,) = (client for client in CLIENTS if client.agent == agent.name)
     assert _version(run.package) == agent.tested

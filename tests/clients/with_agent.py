@@ -1,4 +1,4 @@
-"""A coding agent that `localllm launch` does not start, in one-shot mode: it does the task, as the model says."""
+"""A coding agent set up by the lines of the page of clients, in one-shot mode: it does the task, as the model says."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ _RISK = {"security_risk": "LOW"}
 AGENTS = {
     "cline": Agent(
         set_up=_set_up_cline,
-        arguments=("--provider", "openai", "--model", MODEL),
+        arguments=("--provider", "openai-compatible", "--model", MODEL),
         tools=Tools(
             shell="run_commands",
             command="commands",

@@ -38,8 +38,9 @@ def agent_lines(agents: Mapping[Agent, Installed | None]) -> Iterator[str]:
         needs = "takes no settings for one run; launch prints what to paste"
         if agent.need is not None:
             tools = ", a model that takes tools" if agent.needs_tools else ""
-            first = f"begins with about {agent.need.n_first:,} tokens"
-            needs = f"{first}, goes on in {agent.need.n_ctx:,}{tools}; tested with {agent.tested}"
+            first = f"begins with about {agent.need.n_first:,} tokens, " if agent.need.n_first else ""
+            known = f"tested with {agent.tested}" if agent.tested else "not run here, from its code"
+            needs = f"{first}goes on in {agent.need.n_ctx:,}{tools}; {known}"
         yield f"{'':<{n_name}}  {needs}"
 
 
@@ -52,11 +53,12 @@ def agent_json(agent: Agent, installed: Installed | None) -> dict[str, Any]:
         "version": (installed.version or None) if installed else None,
         "install": agent.install,
         "api": agent.api,
-        "first_tokens": agent.need.n_first if agent.need else None,
+        "first_tokens": (agent.need.n_first or None) if agent.need else None,
         "context": agent.need.n_ctx if agent.need else None,
         "needs_tools": agent.needs_tools,
         "takes_settings": agent.takes_settings,
         "tested": agent.tested or None,
+        "least_version": agent.least_version or None,
     }
 
 
@@ -199,8 +201,8 @@ class _Launching:
         self._agent, self._arguments = agent, arguments
         self._settings, self._model = settings, model
         self._installed = find_agent(agent)
-        version = self._installed.version if self._installed else ""
-        self._prompts = FirstPrompts(settings.cache_dir, f"{agent.name} {version}".rstrip())
+        self._version = self._installed.version if self._installed else ""
+        self._prompts = FirstPrompts(settings.cache_dir, f"{agent.name} {self._version}".rstrip())
 
     async def planned(self) -> tuple[LaunchPlan, str]:
         """Return the plan, and what the service is; starts and loads nothing. Raises ModelFileError for a model that is
@@ -218,7 +220,8 @@ class _Launching:
         facts = known_facts(name, service.model(name) if service else None, self._prompts, self._settings.ctx)
         words = f"The service at {url} {'runs already' if service else 'would be started'}."
         missing = "" if self._installed else f" {self._agent.title} is not installed: {self._agent.install}"
-        return plan_launch(self._agent, path, url, facts, self._arguments), f"{words}{missing}"
+        plan = plan_launch(self._agent, path, url, facts, self._arguments, version=self._version)
+        return plan, f"{words}{missing}"
 
     async def run(self, *, assume_yes: bool, wants_json: bool) -> int:
         """Start the service if none runs, check, run the agent, print what it used, and return its exit status."""
@@ -261,7 +264,7 @@ class _Launching:
             facts = await prepared_facts(client, status.id, self._agent, self._prompts, self._settings.ctx)
         finally:
             line.clear()
-        return plan_launch(self._agent, path, client.base_url, facts, self._arguments)
+        return plan_launch(self._agent, path, client.base_url, facts, self._arguments, version=self._version)
 
     def _report_checks(self, plan: LaunchPlan, *, assume_yes: bool) -> None:
         """Print what was checked, and what to paste for an agent without settings for a run. Raises a refusal."""

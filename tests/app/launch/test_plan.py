@@ -19,7 +19,10 @@ def _plan(name: str, facts: ModelFacts, *arguments: str) -> LaunchPlan:
     return plan_launch(agent, f"/bin/{name}", URL, facts, arguments)
 
 
-@pytest.mark.parametrize("name", ["claude", "codex", "opencode", "aider", "qwen", "cn", "copilot", "pi", "kilo"])
+@pytest.mark.parametrize(
+    "name",
+    ["claude", "codex", "opencode", "aider", "qwen", "cn", "copilot", "pi", "kilo", "cline", "hermes", "openclaw"],
+)
 def test_a_model_with_tools_and_context_passes(name: str) -> None:
     plan = _plan(name, GOOD)
     assert {check.verdict for check in plan.checks} == {"ok"}
@@ -101,3 +104,25 @@ def test_of_a_model_that_is_not_loaded_nothing_is_claimed() -> None:
     plan = _plan("codex", ModelFacts(id="coder"))
     assert {check.verdict for check in plan.checks} == {"unknown"}
     assert plan.target.n_ctx == 32_768, "what it would be loaded with"
+
+
+def test_an_agent_that_was_never_run_says_so_and_claims_no_first_prompt() -> None:
+    plan = _plan("goose", GOOD)
+    (unknown,) = plan.of("unknown")
+    assert "never run here" in unknown.text
+    assert "https://github.com/aaif-goose/goose" in unknown.text
+    assert any("The first prompt of goose was not counted" in check.text for check in plan.of("ok"))
+
+
+def test_an_agent_that_refuses_a_short_context_is_not_started_with_one() -> None:
+    (refusal,) = _plan("hermes", replace(GOOD, n_ctx=32_768)).of("refusal")
+    assert "it refuses less than 64,000 tokens of context" in refusal.text
+
+
+@pytest.mark.parametrize(("version", "is_old"), [("2.9.1", True), ("3.0.0", False), ("3.0.65", False), ("", False)])
+def test_a_version_that_does_not_read_these_settings_is_a_warning(version: str, is_old: bool) -> None:
+    agent = agent_named("cline")
+    assert agent is not None
+    plan = plan_launch(agent, "/bin/cline", URL, GOOD, version=version)
+    assert bool(plan.of("warning")) == is_old
+    assert not is_old or "npm install -g cline" in plan.of("warning")[0].remedy

@@ -14,7 +14,7 @@ import pytest
 
 from app.cli.verbs.launch import result_json, result_lines
 from app.client.service_client import ServiceClient
-from app.launch.agents import FOLDER, KEY, Agent, Start, Target, agent_named
+from app.launch.agents import FOLDER, KEY, Agent, Start, Target, TargetModel, agent_named
 from app.launch.plan import LaunchPlan, ModelFacts, plan_launch
 from app.launch.run import (
     Installed,
@@ -127,7 +127,7 @@ def test_variables_that_would_lead_elsewhere_are_not_inherited_and_a_proxy_is_no
 
 
 def test_a_model_called_like_the_key_gets_none_in_an_argument() -> None:
-    named = Start(arguments=("--model", Target("", KEY, 1).model), environment={"THE_KEY": KEY})
+    named = Start(arguments=("--model", Target("", TargetModel(KEY, 1)).model), environment={"THE_KEY": KEY})
     assert _plan(start=named).command[1:] == ("--model", KEY), "run_launch replaces only the folder in arguments"
 
 
@@ -203,7 +203,9 @@ def test_the_version_of_npm_is_above_the_file_that_its_link_leads_to(bin_folder:
 
 def test_the_version_beside_a_batch_file_of_npm_is_found(bin_folder: Path) -> None:
     command = _executable(bin_folder / "pi")
-    _package(bin_folder / "node_modules" / "@mariozechner" / "pi-coding-agent", "@mariozechner/pi-coding-agent", "1.0")
+    _package(
+        bin_folder / "node_modules" / "@earendil-works" / "pi-coding-agent", "@earendil-works/pi-coding-agent", "1.0"
+    )
     assert find_agent(_agent("pi")) == Installed(str(command), "1.0")
 
 
