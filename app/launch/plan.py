@@ -41,6 +41,15 @@ class FirstPrompt:
 
 
 @dataclass(frozen=True, slots=True)
+class SmallModel:
+    """The second model, for an agent's small tasks; None where the main one does them. `reason` names the one that does
+    them and says why it is that one, as the end of a sentence."""
+
+    model: TargetModel | None
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
 class Check:
     """Something that was checked. A "refusal" cannot work, a "warning" may; "unknown" is checked in a real launch."""
 
@@ -74,11 +83,12 @@ def plan_launch(
     arguments: Sequence[str] = (),
     *,
     version: str = "",
+    small: SmallModel | None = None,
 ) -> LaunchPlan:
     """Return how `agent`, whose command is at `path`, is started with `arguments` against the service at `url`. Its
-    `version` is empty where it is unknown."""
+    `version` is empty where it is unknown; `small` does its small tasks, None where nobody looked for one."""
     n_ctx = facts.n_ctx or (agent.need.n_ctx if agent.need else 0)
-    target = Target(url, TargetModel(facts.id, n_ctx))
+    target = Target(url, TargetModel(facts.id, n_ctx), small.model if small else None)
     start = agent.start(target)
     return LaunchPlan(
         agent=agent,
@@ -87,7 +97,7 @@ def plan_launch(
         environment=start.environment,
         removed=start.removed,
         files=start.files,
-        checks=tuple(_checks(agent, facts, version)),
+        checks=(*_checks(agent, facts, version), *_small_checks(agent, small)),
     )
 
 
@@ -115,6 +125,11 @@ def _checks(agent: Agent, facts: ModelFacts, version: str) -> Iterator[Check]:
         yield _tools_check(agent, facts)
     if agent.need is not None or facts.n_first_measured:
         yield _context_check(agent, facts)
+
+
+def _small_checks(agent: Agent, small: SmallModel | None) -> Iterator[Check]:
+    if small is not None and agent.small_tasks is not None:
+        yield Check("ok", f"Small tasks ({agent.small_tasks.what}) go to {small.reason.rstrip('.')}.")
 
 
 def _parts(version: str) -> tuple[int, ...]:

@@ -6,6 +6,7 @@ import asyncio
 import json
 import shlex
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -23,9 +24,12 @@ from quantizer.system.errors import StorageError, UsageError, UserError
 
 if TYPE_CHECKING:
     from app.client.service_client import ServiceClient
-    from app.launch.plan import Check, LaunchPlan
+    from app.launch.plan import Check, LaunchPlan, ModelFacts, SmallModel
     from app.launch.run import Installed, LaunchResult
     from app.settings.settings import Settings
+
+
+_SAME_MODEL = "same"
 
 
 def agent_lines(agents: Mapping[Agent, Installed | None]) -> Iterator[str]:
@@ -94,6 +98,7 @@ def launch_json(plan: LaunchPlan, service: str) -> dict[str, Any]:
         "service": service,
         "model": plan.target.model,
         "n_ctx": plan.target.n_ctx,
+        "small_model": plan.target.small.id,
         "command": list(plan.command),
         "environment": dict(plan.environment),
         "removed": list(plan.removed),
@@ -149,6 +154,9 @@ def _complete_agent(_context: click.Context, _parameter: click.Parameter, begun:
 @click.argument("agent", required=False, shell_complete=_complete_agent)
 @click.argument("arguments", nargs=-1, type=click.UNPROCESSED)
 @setting_options("model", "ctx", "kv_type", "gpu", "threads", "host", "port", "connect", "api_key")
+@click.option(
+    "--small-model", metavar="NAME", default="", help="Model for the agent's small tasks; 'same' for the main one."
+)
 @click.option("--print", "is_dry_run", is_flag=True, help="Print what would be done, then exit.")
 @options("wants_json")
 @click.option("-y", "--yes", "assume_yes", is_flag=True, help="Start it even if the model doesn't fit or suffice.")
@@ -159,6 +167,7 @@ def launch(
     agent: str | None,
     arguments: tuple[str, ...],
     is_dry_run: bool,
+    small_model: str,
     wants_json: bool,
     assume_yes: bool,
     model: str | None,
@@ -167,7 +176,8 @@ def launch(
     """Start a coding AGENT that uses the service; without AGENT, list the supported ones.
 
     The service is started if none is running. The model is loaded with as much context as the agent needs and memory
-    allows, and checked for tool calls. The agent's settings apply to this run only; ARGUMENTS after -- are passed to
+    allows, and checked for tool calls. Small tasks (titles, searches) go to a smaller model of the library if it fits
+    beside the main one. The agent's settings apply to this run only; ARGUMENTS after -- are passed to
     it. When it exits, stderr shows how much of the model it used: tokens, the share that was reused, rates.
     """
     if agent is None:
@@ -180,10 +190,13 @@ def launch(
     chosen = agent_named(agent)
     if chosen is None:
         raise UsageError(f"{agent!r} is not an agent.", f"Choose one of {', '.join(each.name for each in AGENTS)}.")
+    if small_model not in ("", _SAME_MODEL) and chosen.small_tasks is None:
+        cause = f"{chosen.title} has no small tasks for another model."
+        raise UsageError(cause, "Leave out --small-model.")
     sources = setting_sources({**flags, "model": model})
     settings = resolve_settings(model, flags, assume_yes=assume_yes)
     name = "" if sources["model"] is SettingSource.DEFAULT else settings.model  # the service's own default then
-    launching = _Launching(chosen, arguments, settings, name)
+    launching = _Launching(chosen, arguments, settings, name, small_model)
     if is_dry_run:
         plan, service = asyncio.run(launching.planned())
         print_result(launch_json(plan, service), plan_lines(plan, service), wants_json=wants_json)
@@ -192,14 +205,17 @@ def launch(
 
 
 class _Launching:
-    """One launch of `agent` with `arguments`; `model` is empty for the service's default."""
+    """One launch of `agent` with `arguments`; `model` is empty for the service's default. `small_model` is a name,
+    "same", or empty for the one that fits."""
 
-    def __init__(self, agent: Agent, arguments: tuple[str, ...], settings: Settings, model: str) -> None:
+    def __init__(
+        self, agent: Agent, arguments: tuple[str, ...], settings: Settings, model: str, small_model: str
+    ) -> None:
         from app.launch.model_facts import FirstPrompts
         from app.launch.run import find_agent
 
         self._agent, self._arguments = agent, arguments
-        self._settings, self._model = settings, model
+        self._settings, self._model, self._small_model = settings, model, small_model
         self._installed = find_agent(agent)
         self._version = self._installed.version if self._installed else ""
         self._prompts = FirstPrompts(settings.cache_dir, f"{agent.name} {self._version}".rstrip())
@@ -207,6 +223,8 @@ class _Launching:
     async def planned(self) -> tuple[LaunchPlan, str]:
         """Return the plan, and what the service is; starts and loads nothing. Raises ModelFileError for a model that is
         not there."""
+        from app.client.launcher import running_service
+        from app.client.service_client import ServiceClient
         from app.launch.model_facts import known_facts
         from app.launch.plan import plan_launch
         from app.library.local.resolve import resolve
@@ -217,10 +235,18 @@ class _Launching:
         name = self._model or (service.default_model if service else self._settings.model)
         if not self._settings.connect and (self._model or not service):
             name = resolve(name, self._settings).id  # as the service calls it
-        facts = known_facts(name, service.model(name) if service else None, self._prompts, self._settings.ctx)
+        status = service.model(name) if service else None
+        facts = known_facts(name, status, self._prompts, self._settings.ctx)
         words = f"The service at {url} {'runs already' if service else 'would be started'}."
         missing = "" if self._installed else f" {self._agent.title} is not installed: {self._agent.install}"
-        plan = plan_launch(self._agent, path, url, facts, self._arguments, version=self._version)
+        if status is not None and status.state == "ready":
+            of_remote = self._settings.connect
+            connecting = ServiceClient(url, self._settings.api_key) if of_remote else running_service(self._settings)
+            async with connecting as client:
+                small = await self._small(client, facts)
+        else:
+            small = await self._small(None, facts)
+        plan = plan_launch(self._agent, path, url, facts, self._arguments, version=self._version, small=small)
         return plan, f"{words}{missing}"
 
     async def run(self, *, assume_yes: bool, wants_json: bool) -> int:
@@ -255,6 +281,7 @@ class _Launching:
         from app.client.launcher import load_model
         from app.launch.model_facts import prepared_facts
         from app.launch.plan import plan_launch
+        from app.launch.small_model import load_small_model
 
         when_unfit, show = self._settings.when_unfit, LoadingLine().show
         status = await load_model(client, self._model, show, when_unfit=when_unfit, confirm_load=confirm_load)
@@ -262,9 +289,37 @@ class _Launching:
         line.put(f"Preparing {status.id} for {self._agent.title}")
         try:
             facts = await prepared_facts(client, status.id, self._agent, self._prompts, self._settings.ctx)
+            small = await self._small(client, facts)
+            if small is not None and (wanted := small.model) is not None:
+                line.put(f"Preparing {wanted.id} for small tasks of {self._agent.title}")
+                if self._small_model:  # the user's choice: if it cannot be had, that is an error
+                    context = await client.lengthen_context(wanted.id, wanted.n_ctx)
+                    small = replace(small, model=replace(wanted, n_ctx=context.n_ctx))
+                else:
+                    small = await load_small_model(client, wanted, facts.id) or small
         finally:
             line.clear()
-        return plan_launch(self._agent, path, client.base_url, facts, self._arguments, version=self._version)
+        return plan_launch(
+            self._agent, path, client.base_url, facts, self._arguments, version=self._version, small=small
+        )
+
+    async def _small(self, client: ServiceClient | None, facts: ModelFacts) -> SmallModel | None:
+        """Return the model for the agent's small tasks, None where it has none; without `client` the main one, of
+        `facts`, is not loaded. Loads nothing. Raises ModelFileError for the user's choice, if it is not there."""
+        from app.launch.agents import TargetModel
+        from app.launch.plan import SmallModel
+        from app.launch.small_model import choose_small_model
+        from app.library.local.resolve import resolve
+
+        tasks, name = self._agent.small_tasks, self._small_model
+        if tasks is None or name == _SAME_MODEL:
+            return None
+        if name:
+            name = name if self._settings.connect else resolve(name, self._settings).id
+            return SmallModel(TargetModel(name, tasks.n_ctx or facts.n_ctx), f"{name}, as you chose")
+        if client is None:
+            return SmallModel(None, f"{facts.id}, or to a smaller model that fits beside it, seen once it is loaded")
+        return await choose_small_model(client, facts.id, tasks, facts.n_ctx)
 
     def _report_checks(self, plan: LaunchPlan, *, assume_yes: bool) -> None:
         """Print what was checked, and what to paste for an agent without settings for a run. Raises a refusal."""

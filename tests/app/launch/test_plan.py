@@ -6,8 +6,8 @@ from dataclasses import replace
 
 import pytest
 
-from app.launch.agents import FOLDER, agent_named
-from app.launch.plan import LaunchPlan, ModelFacts, first_prompt, plan_launch
+from app.launch.agents import FOLDER, TargetModel, agent_named
+from app.launch.plan import LaunchPlan, ModelFacts, SmallModel, first_prompt, plan_launch
 
 URL = "http://127.0.0.1:11500"
 GOOD = ModelFacts(id="coder", n_ctx=65_536, n_ctx_train=262_144, takes_tools=True)
@@ -126,3 +126,13 @@ def test_a_version_that_does_not_read_these_settings_is_a_warning(version: str, 
     plan = plan_launch(agent, "/bin/cline", URL, GOOD, version=version)
     assert bool(plan.of("warning")) == is_old
     assert not is_old or "npm install -g cline" in plan.of("warning")[0].remedy
+
+
+def test_a_plan_says_who_does_the_small_tasks_and_why() -> None:
+    agent = agent_named("claude")
+    assert agent is not None
+    small = SmallModel(TargetModel("little", 65_536), "little, which fits beside coder")
+    plan = plan_launch(agent, "/bin/claude", URL, GOOD, small=small)
+    assert plan.environment["ANTHROPIC_DEFAULT_HAIKU_MODEL"] == "little"
+    assert plan.environment["ANTHROPIC_MODEL"] == "coder"
+    assert plan.checks[-1].text == ("Small tasks (searches, pages and titles) go to little, which fits beside coder.")

@@ -13,6 +13,8 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+import gguf
+import numpy as np
 import psutil
 import pytest
 
@@ -20,6 +22,7 @@ from quantizer.system.process import python_command
 from tests.app.cli.in_process import run_localllm
 from tests.app.running import RunningService
 from tests.patience import PATIENCE_S
+from tests.quantizer.gguf_files import N_EMBD, tiny_llama, tiny_weights
 
 _SCRIPT = Path(__file__).parents[2] / "launch" / "fake_agent.py"
 
@@ -111,6 +114,7 @@ def test_an_agent_gets_its_settings_for_this_run_and_what_it_used_is_reported(
     assert "reused from the cache" in ran.stderr
     assert "first token after" in ran.stderr
     assert "it began with" in ran.stderr
+    assert "Small tasks (searches, pages and titles) go to tiny too: " in ran.stderr
     assert ran.stdout == "", "which is the agent's"
     assert list((tmp_path / "tmp").iterdir()) == [], "the files of the run are gone"
 
@@ -148,6 +152,70 @@ def test_the_key_is_in_the_environment_only_and_files_are_private(
     assert "got no answer with the key of this run" in ran.stderr
     refused = roomy.http.get("/v1/models", headers={"authorization": f"Bearer {key}"})
     assert refused.status_code == 200, "no key is required here"
+
+
+_TEMPLATE = "{% for tool in tools %}{{ tool }}{% endfor %}{% for m in messages %}{{ m.content }}{% endfor %}"
+
+
+def _in_library(data: Path, name: str, n_feed_forward: int) -> None:
+    """Put a model with wide layers into the library, with a template for tools and 131,072 tokens of training."""
+    path = data / "models" / "org" / name / f"{name}.gguf"
+    path.parent.mkdir(parents=True)
+
+    def edit(writer: gguf.GGUFWriter) -> None:
+        writer.kv_data[0][gguf.Keys.LLM.CONTEXT_LENGTH.format(arch="llama")].value = 131_072
+        writer.kv_data[0][gguf.Keys.LLM.FEED_FORWARD_LENGTH.format(arch="llama")].value = n_feed_forward
+        writer.add_chat_template(_TEMPLATE)
+
+    weights = tiny_weights()
+    for tensor, array in weights.items():
+        if "ffn_" in tensor and array.ndim > 1:
+            shape = (n_feed_forward, N_EMBD) if "down" not in tensor else (N_EMBD, n_feed_forward)
+            weights[tensor] = np.zeros(shape, np.float16)
+    tiny_llama(path, edit, weights)
+
+
+@pytest.mark.slow
+def test_small_tasks_go_to_a_smaller_model_of_the_library_that_fits_beside_the_main_one(
+    around: dict[str, str], start_service: Callable[..., RunningService], tmp_path: Path
+) -> None:
+    data = tmp_path / "data"
+    _in_library(data, "big", 65_536)
+    _in_library(data, "little", 4096)
+    service = start_service(data_dir=str(data), model="big", ctx="65536")
+    at = {**_at(service, around), "LOCALLLM_DATA_DIR": str(data), "LOCALLLM_MODEL": "big"}
+    shown = run_localllm(at, "launch", "claude", "--print")
+    fits = "Small tasks (searches, pages and titles) go to little with 65,536 tokens of context, which fits beside big"
+    assert f"# {fits}." in shown.stdout, shown.stdout
+    assert "export ANTHROPIC_DEFAULT_HAIKU_MODEL=little\n" in shown.stdout
+    loaded = service.http.get("/api/localllm/status").json()["models"]
+    assert [model["id"] for model in loaded] == ["big"], "nothing is opened to print"
+    ran = run_localllm(at, "launch", "claude", "--yes", "--", "dump", tmp_path / "seen")
+    assert fits in ran.stderr
+    variables = json.loads((tmp_path / "seen").read_text(encoding="utf-8"))["environment"]
+    models = {name: variables[f"ANTHROPIC_{name}"] for name in ("MODEL", "DEFAULT_HAIKU_MODEL", "SMALL_FAST_MODEL")}
+    assert models == {"MODEL": "big", "DEFAULT_HAIKU_MODEL": "little", "SMALL_FAST_MODEL": "little"}
+    states = {each["id"]: each["state"] for each in service.http.get("/api/localllm/status").json()["models"]}
+    assert states == {"big": "ready", "little": "ready"}
+
+
+def test_the_user_may_choose_the_model_of_small_tasks(
+    around: dict[str, str], roomy: RunningService, tmp_path: Path
+) -> None:
+    ran = run_localllm(
+        _at(roomy, around), "launch", "claude", "--small-model", "guide", "--", "dump", tmp_path / "seen"
+    )
+    variables = json.loads((tmp_path / "seen").read_text(encoding="utf-8"))["environment"]
+    assert (variables["ANTHROPIC_MODEL"], variables["ANTHROPIC_DEFAULT_HAIKU_MODEL"]) == ("tiny", "guide")
+    assert "go to guide, as you chose." in ran.stderr
+    same = run_localllm(_at(roomy, around), "launch", "claude", "--small-model", "same", "--print")
+    assert "export ANTHROPIC_DEFAULT_HAIKU_MODEL=tiny\n" in same.stdout
+    unknown = run_localllm(_at(roomy, around), "launch", "claude", "--small-model", "nothing-like-it", "--print")
+    assert unknown.returncode == 1
+    assert "nothing-like-it" in unknown.stderr
+    useless = run_localllm(around, "launch", "codex", "--small-model", "guide")
+    assert useless.returncode == 2
+    assert "Codex has no small tasks" in useless.stderr
 
 
 @pytest.mark.slow
