@@ -7,6 +7,7 @@ attachments of chats.
 from __future__ import annotations
 
 import re
+import zlib
 from collections.abc import Iterable
 from enum import StrEnum
 
@@ -111,3 +112,29 @@ def format_of(data: bytes) -> MediaFormat:
         raise RequestError("A picture or sound has no content.", _REMEDY)
     what = _first_match((*_UNSUPPORTED, *_REFUSED), data) or "neither a picture nor a sound"
     raise RequestError(f"A file is {what}, which models do not take.", _REMEDY)
+
+
+_PNG_BEGIN = b"\x89PNG\r\n\x1a\n"
+_ANCILLARY = 0x20  # of the first letter of a chunk's type: a reader may go without it
+
+
+def without_damaged_metadata(data: bytes) -> bytes:
+    """Return a PNG without the ancillary chunks whose checksum is wrong (source: PNG specification, 5.4 and 13.1), any
+    other file as it is. Browsers and libpng show such a picture, Pillow refuses it: the reference server of the Model
+    Context Protocol sends one."""
+    if not data.startswith(_PNG_BEGIN):
+        return data
+    kept, place, is_damaged = [_PNG_BEGIN], len(_PNG_BEGIN), False
+    while place < len(data):
+        end = place + 12 + int.from_bytes(data[place : place + 4])  # length, type, content, checksum
+        chunk = data[place:end]
+        if (
+            len(chunk) == end - place
+            and chunk[4] & _ANCILLARY
+            and zlib.crc32(chunk[4:-4]) != int.from_bytes(chunk[-4:])
+        ):
+            is_damaged = True
+        else:
+            kept.append(chunk)
+        place = end
+    return b"".join(kept) if is_damaged else data

@@ -24,6 +24,7 @@ from textual.widget import Widget
 from textual.widgets import Static
 
 from app.chat.conversation import MediaFile
+from app.common.media_formats import without_damaged_metadata
 from app.common.terminal import printable_line
 from quantizer.system.errors import UserError
 from tui.pictures.terminal_graphics import TerminalGraphics, graphics_of
@@ -66,7 +67,8 @@ def read_preview(data: bytes) -> Preview:
 
     Image.MAX_IMAGE_PIXELS = None  # its warning would be written over the screen; ours is the limit below
     try:
-        with warnings.catch_warnings(action="ignore"), Image.open(io.BytesIO(data), formats=_FORMATS) as image:
+        file = io.BytesIO(without_damaged_metadata(data))
+        with warnings.catch_warnings(action="ignore"), Image.open(file, formats=_FORMATS) as image:
             width, height = image.size
             is_too_large = width * height > MAX_PREVIEW_PIXELS
             if not is_too_large:

@@ -14,6 +14,7 @@ from typing import Any
 
 from app.chat.attachments.parsing import PageChoice, ParsedFile, RefusedFileError
 from app.common.extras import AUDIO
+from app.common.media_formats import without_damaged_metadata
 
 MAX_PIXELS = 100_000_000
 MAX_RATIO = 200  # of the sides; models cut a picture into squares
@@ -51,7 +52,7 @@ def _opened(data: bytes) -> Any:
     from PIL import Image, UnidentifiedImageError
 
     try:
-        return Image.open(io.BytesIO(data), formats=_FORMATS)
+        return Image.open(io.BytesIO(without_damaged_metadata(data)), formats=_FORMATS)
     except UnidentifiedImageError as error:  # which names an object of ours
         raise ValueError("its header is not that of a picture") from error
 

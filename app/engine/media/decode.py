@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from app.common.extras import AUDIO
-from app.common.media_formats import MediaFormat, MediaKind, format_of
+from app.common.media_formats import MediaFormat, MediaKind, format_of, without_damaged_metadata
 from app.engine.media.chunks import MAX_SIDE, MAX_SOUND_S, MIN_SOUND_S, Picture, Sound
 from app.protocol.errors import RequestError
 from quantizer.system.errors import ErrorInfo, UserError
@@ -46,7 +46,7 @@ def decode_picture(data: bytes) -> Picture:
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # about damaged metadata, which is not used
-            with Image.open(io.BytesIO(data), formats=[form.name]) as image:
+            with Image.open(io.BytesIO(without_damaged_metadata(data)), formats=[form.name]) as image:
                 return _upright_rgb(image, form)
     except UserError:
         raise

@@ -2,9 +2,17 @@
 
 from __future__ import annotations
 
+import zlib
+
 import pytest
 
-from app.common.media_formats import MediaFormat, MediaKind, media_format, unsupported_media
+from app.common.media_formats import (
+    MediaFormat,
+    MediaKind,
+    media_format,
+    unsupported_media,
+    without_damaged_metadata,
+)
 
 BEGINS = {
     MediaFormat.PNG: b"\x89PNG\r\n\x1a\n",
@@ -50,3 +58,16 @@ def test_common_formats_that_are_not_read_are_named(begin: bytes, words: str) ->
 def test_a_frame_with_a_bit_rate_that_no_mp3_has_is_no_sound() -> None:
     assert media_format(b"\xff\xfb\xff\xff") is None
     assert unsupported_media(b"\xff\xfb\xff\xff") == ""
+
+
+def _chunk(kind: bytes, content: bytes, *, is_damaged: bool = False) -> bytes:
+    checksum = (zlib.crc32(kind + content) ^ is_damaged).to_bytes(4)
+    return len(content).to_bytes(4) + kind + content + checksum
+
+
+def test_a_png_loses_damaged_metadata_and_nothing_else() -> None:
+    begin, pixels = BEGINS[MediaFormat.PNG] + _chunk(b"IHDR", b"x" * 13), _chunk(b"IDAT", b"pixels", is_damaged=True)
+    rest = pixels + _chunk(b"tEXt", b"a\0b") + _chunk(b"IEND", b"")
+    assert without_damaged_metadata(begin + _chunk(b"iCCP", b"profile", is_damaged=True) + rest) == begin + rest
+    for whole in (begin + rest, rest[:-7], begin + rest[:-3], b"", *BEGINS.values()):
+        assert without_damaged_metadata(whole) == whole

@@ -7,7 +7,7 @@ import io
 from pathlib import Path
 
 import pytest
-from PIL import Image
+from PIL import Image, ImageCms
 
 from app.chat.attachments.parsing import PageChoice
 from app.chat.attachments.reader import ReadAttachment, read_data, read_file
@@ -34,6 +34,13 @@ def test_a_picture_has_its_size_and_its_bytes(tmp_path: Path) -> None:
 
 def test_a_picture_is_what_its_bytes_are_not_what_its_name_says() -> None:
     assert read_data(picture_of(format_="JPEG"), "photo.png").attachment.media[0].mime_type == "image/jpeg"
+
+
+def test_a_picture_whose_metadata_alone_are_damaged_is_read_as_everywhere() -> None:
+    profile = ImageCms.ImageCmsProfile(ImageCms.createProfile("sRGB")).tobytes()
+    data = bytearray(picture_of(icc_profile=profile))
+    data[data.index(b"iCCP") + 20] ^= 1
+    assert read_data(bytes(data), "photo.png").attachment.detail.startswith("64 × 48")
 
 
 def test_a_picture_taken_upright_has_its_upright_size() -> None:
