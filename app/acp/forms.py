@@ -8,8 +8,7 @@ from typing import Any
 
 from acp.schema import CreateFormSessionElicitationRequest, ElicitationSchema
 
-from app.tools.server_requests import Form, FormField, FormValue
-from quantizer.system.errors import UserError
+from app.tools.server_requests import Form, FormField, FormValue, WrongFieldError
 
 _BOUNDS = {"text": ("minLength", "maxLength"), "choices": ("minItems", "maxItems")}
 _TYPES = {"text": "string", "choice": "string", "choices": "array", "yes or no": "boolean"}
@@ -31,15 +30,10 @@ def form_request(session_id: str, form: Form) -> CreateFormSessionElicitationReq
 
 def form_values(form: Form, content: Mapping[str, Any]) -> Mapping[str, FormValue] | None:
     """Return what was filled in; None where a field does not take it, which an editor should have said."""
-    values: dict[str, FormValue] = {}
-    for field in form.fields:
-        try:
-            value = field.value_of(_typed(content.get(field.name)))
-        except UserError:
-            return None
-        if value is not None:
-            values[field.name] = value
-    return values
+    try:
+        return form.values_of({name: _typed(value) for name, value in content.items()})
+    except WrongFieldError:
+        return None
 
 
 def _typed(value: object) -> str:

@@ -81,7 +81,10 @@ async def _in_texts(chat: ChatState, texts: tuple[Attachment, ...], question: st
     if not passages:
         passages = await asyncio.to_thread(index.beginning, _MOST_PASSAGES)
         names = " and ".join(printable_line(text.name) for text in texts)
-        yield Note(f"No passage of {names} has a word of this question: the beginning is sent.")
+        for sentence in chat.new_sentences(
+            f"No passage of {names} has a word of this question: the beginning is sent."
+        ):
+            yield Note(sentence)
     found += passages
 
 

@@ -132,7 +132,8 @@ class FetchedFile:
 
 class PublicWeb:
     """Reads files of the web. `resolve` and `is_allowed` decide on addresses: tests have their own, and an address that
-    the person configured may be local. `remedy` is what the errors advise, `remedies` what those of a status do."""
+    the person configured may be local. `remedy` is what the errors advise, `remedies` what those of a status do;
+    `shown` is what they call an address whose path may be secret."""
 
     def __init__(
         self,
@@ -141,8 +142,10 @@ class PublicWeb:
         resolve: Resolve = resolve,
         is_allowed: Callable[[str], bool] = is_public,
         remedies: Mapping[int, str] | None = None,
+        shown: str = "",
     ) -> None:
         self._limits = limits
+        self._shown = shown
         self._remedy = remedy
         self._remedies = remedies or {}
         self._resolve = resolve
@@ -219,4 +222,5 @@ class PublicWeb:
 
     def _error(self, address: str, what: str, remedy: str = "") -> RequestError:
         """Return an error that names an address without its query, in which there may be a key."""
-        return RequestError(f"{address.partition('?')[0][:120]} {what}.", remedy or self._remedy)
+        shown = self._shown or address.partition("?")[0][:120]
+        return RequestError(f"{shown} {what}.", remedy or self._remedy)

@@ -16,6 +16,7 @@ from app.protocol.chat import Source
 
 SHOWN_CHARACTERS = 4_000  # of what is before a passage, and of what is after it
 _GONE = "The folders have this passage no longer: the document changed, or was removed. It is as the answer had it."
+_NOT_HERE = "The attached text that this is from is not part of this branch of the chat. It is as the answer had it."
 _WEB = "From the web, as it was found then."
 _CHANGED = "The document has changed since it was read."
 
@@ -33,6 +34,8 @@ def surroundings(data_dir: Path, source: Source) -> Surroundings:
     """Return what the knowledge in `data_dir` has around `source`. Raises StorageError."""
     if source.is_web:
         return Surroundings(note=_WEB)
+    if not Path(source.path).is_absolute():  # the name of an attached text, which `surroundings_in` has not found
+        return Surroundings(note=_NOT_HERE)
     begin, end = max(0, source.begin - SHOWN_CHARACTERS), source.end + SHOWN_CHARACTERS
     with KnowledgeStore(data_dir) as store:
         file = store.file_at(Path(source.path))

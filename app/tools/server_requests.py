@@ -116,6 +116,27 @@ class Form:
     message: str
     fields: tuple[FormField, ...]
 
+    def values_of(self, typed: Mapping[str, str]) -> dict[str, FormValue]:
+        """Return the values of what was typed by the names of fields, without those that stay empty. Raises
+        WrongFieldError for the first field that does not take what was typed."""
+        values: dict[str, FormValue] = {}
+        for each in self.fields:
+            try:
+                value = each.value_of(typed.get(each.name, ""))
+            except UserError as error:
+                raise WrongFieldError(each, error) from error
+            if value is not None:
+                values[each.name] = value
+        return values
+
+
+class WrongFieldError(UserError):
+    """A `field` of a form does not take what was typed."""
+
+    def __init__(self, field: FormField, error: UserError) -> None:
+        super().__init__(error.cause, error.remedy)
+        self.field = field
+
 
 @dataclass(frozen=True, slots=True)
 class SamplingRequest:

@@ -16,7 +16,7 @@ import re
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from itertools import takewhile
+from itertools import islice, takewhile
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +24,7 @@ from app.common.terminal import counted, printable_line, quoted_name
 from app.protocol.chat import Tool
 from app.tools.builtin.edits import NotTextError, read_text
 from app.tools.builtin.files import read_lines
+from app.tools.builtin.walk import walk
 from app.tools.file_access import open_folder
 from app.tools.tool import CallContext, Effect, Preview, ServerStatus, ServerTool, ToolOutput, cleaned
 from app.tools.trust import TrustedFolders
@@ -39,7 +40,8 @@ _MAX_HEAD_CHARACTERS = 16_384  # of the front matter
 _LISTED_CHARACTERS, _LEAST_LISTED = 4_000, 80  # of all descriptions, about 1,000 tokens; of one
 _INSTRUCTIONS_CHARACTERS = 4_000  # of AGENTS.md, which are in every prompt
 _MOST_FILES = 60  # beside SKILL.md that are named when it is read
-_MOST_DEEP = 4
+_MOST_ENTRIES = 2_000  # of its folder that are looked at for them
+_MOST_DEEP = 5
 _HEAD_SHARE = 4  # of a result, at most a quarter names files
 _NAME = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9_-]{0,62}[A-Za-z0-9])?")  # more than the specification allows
 _HEAD = re.compile(r"---[ \t]*\n(.*?\n)---[ \t]*(?:\n|\Z)", re.DOTALL)
@@ -79,7 +81,7 @@ class FoundSkills:
             for skill in self.skills
         ]
         if self.instructions:
-            listed.append(f"{AGENTS_FILE} ({len(self.instructions):,} characters) of {self.project}")
+            listed.append(f"{AGENTS_FILE} ({counted(len(self.instructions), 'character')}) of {self.project}")
         return (*listed, *(f"! {problem}" for problem in self.problems))
 
 
@@ -292,22 +294,15 @@ class SkillServer:
 
 
 def _head_of(skill: Skill) -> str:
-    """Return where a skill is, for commands that run a script of it, and which files are beside its SKILL.md."""
+    """Return where a skill is, for commands that run a script of it, and which files are beside its SKILL.md, those of
+    outer folders first."""
     names: list[str] = []
-    left = [Path()]
-    while left and len(names) <= _MOST_FILES:
-        inside = left.pop(0)
-        try:
-            with open_folder(skill.folder / inside) as folder:
-                entries = [each for each in folder.entries() if not each.name.startswith(".")]
-        except (OSError, UserError):  # its instructions can be read all the same
-            continue
-        left += [
-            inside / each.name
-            for each in entries
-            if each.is_dir(follow_symlinks=False) and len(inside.parts) < _MOST_DEEP and each.name != "__pycache__"
-        ]
-        names += [(inside / each.name).as_posix() for each in entries if _is_file(each) and each.name != _SKILL_FILE]
+    with suppress(OSError, UserError):  # its instructions can be read all the same
+        for entry in islice(walk(skill.folder, skill.folder, max_depth=_MOST_DEEP, has_ignored=True), _MOST_ENTRIES):
+            is_hidden = any(part.startswith(".") or part == "__pycache__" for part in entry.path.split("/"))
+            if entry.kind == "file" and not is_hidden and entry.path.rpartition("/")[2] != _SKILL_FILE:
+                names.append(entry.path)
+    names.sort(key=lambda path: path.count("/"))
     more = f" and more than {_MOST_FILES - 1} others" if len(names) > _MOST_FILES else ""
     files = f"; {counted(len(names), 'file')}: {', '.join(names[:_MOST_FILES])}{more}" if names else ""
     return printable_line(f"skill {skill.name}, in {skill.folder}{files}")

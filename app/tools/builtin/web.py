@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
 from app.chat.attachments.parsing import fenced
-from app.common.terminal import counted
+from app.common.terminal import counted, printable_line
 from app.protocol.chat import Source, Tool
 from app.tools.builtin.web_search import MAX_ADDRESS, MAX_TITLE, MOST_RESULTS, SearchService, WebResults, is_address
 from app.tools.tool import CallContext, Effect, FixedServer, Preview, ServerStatus, ServerTool, ToolOutput, decoded
@@ -181,8 +181,12 @@ def _found_text(found: WebResults, limit: int, max_characters: int) -> ToolOutpu
 
 def _check(address: str) -> None:
     """Raise UsageError for an address that is none of the web, or that hides whom it asks."""
-    if not is_address(address):
-        raise UsageError(f"{address[:120]} is not a web address.", "Give one that begins with https://.")
+    if is_address(address):
+        return
+    shown = printable_line(address[:120])
+    if "@" in address.partition("://")[2].partition("/")[0]:
+        raise UsageError(f"{shown} has a user name, which may hide whose address it is.", "Give one without it.")
+    raise UsageError(f"{shown} is not a web address.", "Give one that begins with https:// and has no blanks.")
 
 
 async def _text_of(found: FetchedFile, *, is_whole: bool) -> str:

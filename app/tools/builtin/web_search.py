@@ -80,13 +80,19 @@ def search_service(setting: str, key: str, environment: CommandEnvironment) -> S
         return CommandSearch(choice.argv, environment)
     if choice.url:
         return SearxngSearch(choice.url)
+    key = key.strip()  # the line end of a file that it was copied from
     if not key:
         raise UsageError("Brave Search needs a key, and the setting web_search_key has none.", _WRONG_KEY)
+    if not key.isascii() or not key.isprintable() or " " in key:
+        raise UsageError(
+            "The setting web_search_key is no key: it has blanks, line breaks or letters with accents.", _WRONG_KEY
+        )
     return BraveSearch(key)
 
 
 class SearxngSearch:
-    """The SearXNG at `url`, by its search API (source: docs.searxng.org/dev/search_api).
+    """The SearXNG at `url`, by its search API (source: docs.searxng.org/dev/search_api). What is said of it names its
+    host alone: some guard theirs by a secret path.
 
     The person has set its address, and most run their own on this machine or in its network, so that it may be local:
     the one address that may. Nothing that a model, a page or the service itself writes gets there or further: the
@@ -97,13 +103,13 @@ class SearxngSearch:
 
     @property
     def asked(self) -> str:
-        return f"the SearXNG at {self._url}"
+        return f"the SearXNG at {_origin(self._url)}"
 
     async def search(self, query: str, limit: int) -> WebResults:
         from app.common.public_web import FetchLimits, PublicWeb  # imports httpx
 
         limits = FetchLimits(_MAX_BYTES, _TIMEOUT_S, 0, "application/json")
-        web = PublicWeb(limits, _OTHER, is_allowed=lambda _: True, remedies=_SEARXNG_REMEDIES)
+        web = PublicWeb(limits, _OTHER, is_allowed=lambda _: True, remedies=_SEARXNG_REMEDIES, shown=_origin(self._url))
         address = f"{self._url}/search?{urlencode({'q': query, 'format': 'json'})}"
         data = await _json_at(web, address, {})
         return WebResults(tuple(_results(data, limit, self._url)), _silent_engines(data))

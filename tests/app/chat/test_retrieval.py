@@ -189,10 +189,11 @@ async def test_an_attached_text_is_searched_for_each_question_of_its_branch(tmp_
 
 
 async def test_where_no_word_of_a_question_is_in_the_text_its_beginning_is_sent(tmp_path: Path) -> None:
-    client = ScriptedClient(said("A book."))
+    client = ScriptedClient(said("A book."), said("Again."))
     chat = await _chat(tmp_path, client, ChatSettings(), takes_tools=False)
     (note,) = await _ask_about_the_book(chat, "Summarize!")
     assert note == "No passage of book.md has a word of this question: the beginning is sent."
+    assert await _ask_about_the_book(chat, "Rephrase!") == [], "it is said once"
     assert chat.conversation.branch[0].sources[0].heading == "Chapter 1"
 
 

@@ -67,7 +67,8 @@ async def test_a_document_that_changed_is_said_to_have(tmp_path: Path, document:
 @pytest.mark.parametrize("path", ["/etc/passwd", "soup.md", "/no/such/file", ""])
 async def test_no_file_outside_of_the_folders_is_read(tmp_path: Path, document: Path, path: str) -> None:
     source = replace(await _found(tmp_path, "word12"), path=path)
-    assert "have this passage no longer" in surroundings(tmp_path / "data", source).note
+    words = "have this passage no longer" if Path(path).is_absolute() else "attached text"
+    assert words in surroundings(tmp_path / "data", source).note
     forged = Source(str(document), "Something else.", source.begin, source.end)
     assert "have this passage no longer" in surroundings(tmp_path / "data", forged).note
 
@@ -75,6 +76,10 @@ async def test_no_file_outside_of_the_folders_is_read(tmp_path: Path, document: 
 async def test_without_any_knowledge_the_passage_stands_alone(tmp_path: Path) -> None:
     assert surroundings(tmp_path, Source("/a.md", "text")).note
     assert not _names(tmp_path)
+
+
+def test_an_attached_text_of_another_branch_is_not_said_to_be_of_a_folder(tmp_path: Path) -> None:
+    assert "attached text" in surroundings(tmp_path, Source("book.md", "Of soup", 10, 17)).note
 
 
 async def test_a_page_of_the_web_stands_alone_and_nothing_is_asked_for_it(tmp_path: Path) -> None:

@@ -40,7 +40,7 @@ class Place:
         (place / "SKILL.md").write_bytes(text if isinstance(text, bytes) else text.encode())
         for name, content in files.items():
             path = place / name.replace("__", "/").replace("_", ".")
-            path.parent.mkdir(exist_ok=True)
+            path.parent.mkdir(parents=True, exist_ok=True)
             path.write_text(content)
         return place
 
@@ -79,6 +79,14 @@ async def test_a_skill_is_listed_by_its_description_and_read_with_the_names_of_i
     assert (finished.result.outcome, finished.result.title) == (ToolOutcome.DONE, "read skill soup")
     assert (await place.read(name="soup", file="scripts/boil.py")).text == "print('hot')\n"
     assert place.notes == ("soup (yours): Does soup.",)
+
+
+async def test_files_of_a_skill_are_named_from_the_outer_folders_in_without_hidden_ones(place: Place) -> None:
+    folder = place.add("soup", a__b__deep_md="x", z_md="x")
+    for hidden in (".git/config", ".venv/x.py", "__pycache__/x.pyc", "a/.cache/x", "a/b/SKILL.md"):
+        (folder / hidden).parent.mkdir(parents=True, exist_ok=True)
+        (folder / hidden).write_text("x")
+    assert (await place.read(name="soup")).text.startswith(f"[skill soup, in {folder}; 2 files: z.md, a/b/deep.md]")
 
 
 async def test_a_long_skill_is_read_in_parts_that_fit(place: Place) -> None:

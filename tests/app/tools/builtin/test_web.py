@@ -125,8 +125,10 @@ async def test_this_machine_is_never_asked() -> None:
     ],
 )
 async def test_addresses_that_are_none_or_hide_their_host_are_refused_before_anybody_is_asked(url: str) -> None:
-    with pytest.raises(UserError):
+    with pytest.raises(UserError) as refused:
         await WebServer().preview(FETCH_URL, {"url": url}, CONTEXT)
+    assert ("has a user name" in str(refused.value)) is ("@" in url)
+    assert "\x1b" not in str(refused.value)
 
 
 async def test_the_preview_shows_the_whole_address_and_the_host() -> None:

@@ -238,7 +238,7 @@ async def test_what_the_person_has_to_set_is_said(make: Callable[[str], Any], st
 async def test_a_service_that_is_not_there_is_said() -> None:
     async with web(_answer(b"")) as port:
         pass
-    with pytest.raises(UserError, match=f"http://127.0.0.1:{port}/search cannot be fetched: ConnectError"):
+    with pytest.raises(UserError, match=f"http://127.0.0.1:{port} cannot be fetched: ConnectError"):
         await SearxngSearch(f"http://127.0.0.1:{port}").search("soup", 5)
 
 
@@ -412,3 +412,20 @@ async def test_a_query_of_blanks_asks_nobody() -> None:
 @pytest.mark.parametrize("url", ["https://a.example/x", "http://127.0.0.1:1/", "https://ä.example/ü?q=1#x"])
 def test_a_whole_address_is_one(url: str) -> None:
     assert is_address(url)
+
+
+async def test_a_secret_path_of_a_searxng_is_in_no_question_and_no_error() -> None:
+    search = search_service("http://127.0.0.1:9/s3cret/searxng", "", CommandEnvironment())
+    assert search is not None
+    with pytest.raises(UserError) as failed:
+        await search.search("soup", 5)
+    assert "http://127.0.0.1:9 cannot be fetched" in str(failed.value)
+    assert "s3cret" not in f"{failed.value}{search.asked}"
+
+
+def test_a_key_with_a_line_end_is_one_and_with_a_line_break_inside_it_is_none() -> None:
+    assert search_service("brave", f"{KEY}\r\n", CommandEnvironment()) is not None
+    for key in ("one\ntwo", "one two", "clé", "a\0b"):
+        with pytest.raises(UsageError, match="web_search_key is no key") as failed:
+            search_service("brave", key, CommandEnvironment())
+        assert key not in str(failed.value)
