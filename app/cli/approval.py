@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 import click
 
 from app.cli.output.format import styled
+from app.cli.output.word_wrap import whole_words
 from app.common.terminal import printable_line
 from app.tools.approval import ApprovalQuestion, Decision
 from app.tools.display import KEYS, LineKind, StyledLine, decision_text, question_lines, question_title
@@ -59,7 +60,7 @@ class TerminalApprover:
         while True:
             await asyncio.sleep(ARMED_S)
             _drop_typed(terminal)
-            click.echo(f"{line}: ", nl=False, err=True)
+            click.echo(f"{whole_words(line, sys.stderr)}: ", nl=False, err=True)
             typed = (await _line(terminal)).strip().lower()
             decision = KEYS.get(typed, _WORDS.get(typed))
             if decision is not None and decision in question.decisions:
@@ -116,11 +117,16 @@ def allowing_option(question: ApprovalQuestion) -> str:
 def print_lines(lines: tuple[StyledLine, ...]) -> None:
     """Print lines on stderr, in colours where it takes them."""
     for line in lines:
-        _echo(line.text, color=_COLORS.get(line.kind), bold=line.kind == "heading")
+        color, is_heading = _COLORS.get(line.kind), line.kind == "heading"
+        if is_heading or line.kind == "prose":
+            _echo(line.text, bold=is_heading)
+        else:  # may be copied
+            click.echo(styled(line.text, fg=color), err=True)
 
 
-def _echo(text: str, *, color: str | None = None, bold: bool = False) -> None:
-    click.echo(styled(text, fg=color, bold=bold or None), err=True)
+def _echo(text: str, *, bold: bool = False) -> None:
+    """Print words for a person, whole ones."""
+    click.echo(styled(whole_words(text, sys.stderr), bold=bold or None), err=True)
 
 
 @contextmanager

@@ -16,7 +16,7 @@ from app.tools.approval import ApprovalQuestion, Decision
 from app.tools.tool import Effect, ToolOutcome, ToolProgress, ToolResult
 from quantizer.figures import format_number
 
-LineKind = Literal["plain", "added", "removed", "place", "heading"]
+LineKind = Literal["plain", "prose", "added", "removed", "place", "heading"]
 
 _TAB_CELLS = 4
 _FILES = ("--- ", "+++ ")
@@ -26,7 +26,8 @@ _DIFF_SIGNS: dict[str, LineKind] = {"+": "added", "-": "removed"}
 
 @dataclass(frozen=True, slots=True)
 class StyledLine:
-    """A line without control characters. `kind` "place" says where in a file a part of a diff is."""
+    """A line without control characters. `kind` "place" says where in a file a part of a diff is; "prose" is for
+    people, and best broken between its words."""
 
     text: str
     kind: LineKind = "plain"
@@ -115,7 +116,7 @@ def question_lines(question: ApprovalQuestion, *, is_folded: bool = False) -> tu
         return *heading, *arguments
     text = preview.text.rstrip("\n")
     if preview.kind in _REQUEST_RISKS:
-        return *heading, *plain_lines(text)
+        return *heading, *plain_lines(text, "prose")
     shown = diff_lines(text) if preview.kind == "diff" else plain_lines(text)
     if is_folded and preview.kind == "diff":
         return *heading, *shown, StyledLine(f"▸ {ARGUMENTS}: O shows them", "place")

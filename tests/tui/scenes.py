@@ -475,7 +475,7 @@ SCENES = (
     ),
     Scene(
         name="approval-diff",
-        steps=(SWITCHED, ("'Repair' enter", "Allow edit total.py?", "+        result += number", "X\xa0never")),
+        steps=(SWITCHED, ("'Repair' enter", "Allow edit total.py?", "+        result += number", "X never")),
         client=_calling(READ, EDIT),
         tools=_tools,
     ),

@@ -1,16 +1,20 @@
-"""Figures in people's words, the same on every screen: moments, durations, counts of tokens, speeds."""
+"""Figures in people's words, the same on every screen: moments, durations, counts of tokens, speeds; and where rows of
+words end."""
 
 from __future__ import annotations
 
+import re
+from collections.abc import Iterable
 from datetime import datetime, timedelta
 from pathlib import PurePath
 
-from rich.cells import cell_len, set_cell_size
+from rich.cells import cell_len, chop_cells, set_cell_size
 
 # Words for figures that the app below needs too.
 from app.common.terminal import counted as counted
 from app.common.terminal import speed_words as speed_words
 
+_WORD = re.compile(" *[^ ]+")
 _MODEL_END_CELLS = 10
 _WORD_ENDS = " ,;:."
 _MINUTE_S, _HOUR_S, _DAY_S = 60, 3600, 86_400
@@ -95,3 +99,31 @@ def model_label(model: str, n_cells: int) -> str:
     while cell_len(end) < min(_MODEL_END_CELLS, n_cells // 2):
         end = name[-len(end) - 1 :]
     return f"{set_cell_size(name, max(n_cells - cell_len(end) - 1, 0)).rstrip()}…{end}"
+
+
+def wrapped(text: str, n_cells: int) -> list[str]:
+    """Return a line as rows of at most `n_cells`, at least 2, broken between its words, or within one that is longer
+    than a row. Each row is indented as the line is."""
+    indent = text[: min(len(text) - len(text.lstrip(" ")), n_cells // 2)]
+    rows = [""]
+    for word in _WORD.findall(text):
+        if cell_len(rows[-1]) + cell_len(word) <= n_cells:
+            rows[-1] += word
+            continue
+        rows = [*(rows if rows[-1].strip() else rows[:-1]), *chop_cells(indent + word.lstrip(" "), n_cells)]
+    return rows
+
+
+def side_by_side(widths: Iterable[int], n_cells: int, gap: int) -> list[list[int]]:
+    """Return rows of the indexes of what has these `widths`, as many beside each other as have room in `n_cells`, with
+    `gap` cells between them. What is wider has a row alone."""
+    rows: list[list[int]] = []
+    n_used = 0
+    for index, width in enumerate(widths):
+        if rows and n_used + gap + width <= n_cells:
+            rows[-1].append(index)
+            n_used += gap + width
+        else:
+            rows.append([index])
+            n_used = width
+    return rows

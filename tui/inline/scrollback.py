@@ -19,7 +19,8 @@ from types import ModuleType
 import click
 
 from app.chat.conversation import Message
-from app.cli.output.answer import AnswerPrinter, BusyLine, dimmed, whole_words
+from app.cli.output.answer import AnswerPrinter, BusyLine, dimmed
+from app.cli.output.word_wrap import whole_words
 from app.cli.prompts import multiline
 from app.common.terminal import printable, printable_paste
 from tui.chat.composer.attachments import complete_path

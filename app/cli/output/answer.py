@@ -8,7 +8,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
-from typing import Any, TextIO
+from typing import Any
 
 import click
 from rich.cells import cell_len, set_cell_size
@@ -21,7 +21,7 @@ from app.chat.events import ApprovalNeeded, ChatEvent, FormNeeded, Note, Repeati
 from app.chat.state import ApprovalQueue, format_reasoning
 from app.cli.approval import TerminalApprover, fill_at_terminal
 from app.cli.output.format import styled
-from app.cli.output.word_wrap import WordWrap
+from app.cli.output.word_wrap import WordWrap, whole_words
 from app.common.terminal import printable, printable_line
 from app.protocol.chat import Completed, Source
 from app.protocol.status import ModelStatus
@@ -192,13 +192,6 @@ class AnswerPrinter:
         """Print text that is not part of an answer."""
         self.busy.clear()
         click.echo(whole_words(printable(text), sys.stderr), err=True)
-
-
-def whole_words(text: str, stream: TextIO | None) -> str:
-    """Return `text` with its lines broken between words if `stream` is a terminal, which would break them anywhere."""
-    if stream is None or not stream.isatty():
-        return text
-    return WordWrap().feed(f"{text}\n", shutil.get_terminal_size().columns).removesuffix("\n")  # it ends the last word
 
 
 def ending_note(entry: TranscriptEntry) -> str:

@@ -1,8 +1,10 @@
-"""Breaking lines of a text that streams to a terminal between words."""
+"""Breaking lines of a text for a terminal between words, also while it streams."""
 
 from __future__ import annotations
 
 import re
+import shutil
+from typing import TextIO
 
 from rich.cells import cell_len
 
@@ -11,6 +13,13 @@ _PIECES = re.compile(r"\n|[^\S\n]|\S+")
 _AS_IT_IS = ("|", "```", "~~~")
 _MAX_BEGINNING = 16  # characters
 _FENCE = re.compile(r"\s*(```|~~~)")
+
+
+def whole_words(text: str, stream: TextIO | None) -> str:
+    """Return `text` with its lines broken between words if `stream` is a terminal, which would break them anywhere."""
+    if stream is None or not stream.isatty():
+        return text
+    return WordWrap().feed(f"{text}\n", shutil.get_terminal_size().columns).removesuffix("\n")  # it ends the last word
 
 
 class WordWrap:

@@ -17,7 +17,9 @@ from tui.design.words import (
     model_label,
     relative_time,
     short_count,
+    side_by_side,
     speed_words,
+    wrapped,
 )
 
 NOW = datetime(2026, 11, 18, 9, 30, tzinfo=UTC)  # a Wednesday
@@ -118,3 +120,25 @@ def test_a_sentence_is_cut_behind_a_word(n_cells: int, line: str) -> None:
 @given(st.text("ab 語é,", min_size=1).map(str.strip), st.integers(2, 30))
 def test_a_cut_sentence_fits(text: str, n_cells: int) -> None:
     assert cell_len(cut_at_word(text, n_cells)) <= n_cells
+
+
+@given(st.text(st.sampled_from("ab 漢"), max_size=60), st.integers(2, 30))
+def test_a_wrapped_line_loses_nothing_but_blanks_and_fits(text: str, n_cells: int):
+    rows = wrapped(text, n_cells)
+    assert all(cell_len(row) <= n_cells for row in rows)
+    assert "".join(rows).replace(" ", "") == text.replace(" ", "")
+    assert rows
+
+
+def test_a_line_is_wrapped_between_words_below_its_beginning():
+    assert wrapped("  Name: your full, legal name", 16) == ["  Name: your", "  full, legal", "  name"]
+    assert wrapped("a trigger-elicitation-request", 12) == ["a", "trigger-elic", "itation-requ", "est"]
+
+
+@given(st.lists(st.integers(1, 40), max_size=12), st.integers(1, 40), st.integers(0, 3))
+def test_side_by_side_are_as_many_as_have_room(widths: list[int], n_cells: int, gap: int):
+    rows = side_by_side(widths, n_cells, gap)
+    assert [index for row in rows for index in row] == list(range(len(widths)))
+    used = [sum(widths[index] for index in row) + gap * (len(row) - 1) for row in rows]
+    assert all(n <= n_cells or len(row) == 1 for n, row in zip(used, rows, strict=True))
+    assert all(n + gap + widths[row[0]] > n_cells for n, row in zip(used, rows[1:], strict=False))

@@ -6,7 +6,7 @@ keys that arrive right after it, as in a burst of pasted text, still go to the c
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -40,15 +40,17 @@ from app.tools.display import (
     result_text,
 )
 from app.tools.tool import ToolResult
+from tui.design.words import side_by_side, wrapped
 
 SIGNS = {False: "▸", True: "▾"}  # by whether it is open
 _N_TAIL_LINES = 3
+_FOR_PEOPLE = ("prose", "heading", "place")  # kinds of lines
 _NO_RESULT = ToolResult(call_id="", tool="")
 
 
 class StyledLines(Widget):
     """Lines of a diff, arguments or an output, drawn only where they are seen; a line that is wider than the widget
-    goes on in the next row."""
+    goes on in the next row, what is for people between two words."""
 
     COMPONENT_CLASSES: ClassVar[set[str]] = {
         f"styled-lines--{kind}" for kind in ("added", "removed", "place", "heading")
@@ -79,7 +81,7 @@ class StyledLines(Widget):
         rows, width = self._folded(self.content_size.width), self.content_size.width
         row = rows[y] if y < len(rows) else StyledLine("")
         style = self.rich_style
-        if row.kind != "plain":
+        if row.kind not in ("plain", "prose"):
             style += self.get_component_rich_style(f"styled-lines--{row.kind}", partial=True)
         span = self.text_selection.get_span(y) if self.text_selection else None
         segments = [Segment(row.text, style)] if span is None else self._marked(row.text, style, *span)
@@ -103,7 +105,8 @@ class StyledLines(Widget):
             rows: list[StyledLine] = []
             for line in self._lines:
                 fits = len(line.text) * 2 <= width  # no character is wider than two cells
-                parts = () if fits else chop_cells(line.text, max(width, 2)) or ("",)
+                fold = wrapped if line.kind in _FOR_PEOPLE else chop_cells
+                parts = () if fits else fold(line.text, max(width, 2)) or ("",)
                 rows += [line] if fits else [StyledLine(part, line.kind) for part in parts]
             self._rows, self._folded_at = tuple(rows), width
         return self._rows
@@ -179,14 +182,34 @@ _SCROLLS = {"up": -1, "down": 1}
 _ARGUMENTS_KEY = "o"
 
 
-class DecisionLine(Static):
-    """The decisions with their keys; a click is as good as the key."""
+class DecisionLine(Widget):
+    """The decisions with their keys, each whole in a row; a click is as good as the key."""
+
+    _GAP = "  "
 
     @dataclass
     class Clicked(Message):
         """The person clicked on the decision with this key."""
 
         key: str
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._decisions: tuple[Content, ...] = ()
+
+    def show(self, decisions: Iterable[Content]) -> None:
+        self._decisions = tuple(decisions)
+        self.refresh(layout=True)
+
+    def get_content_height(self, container: Size, viewport: Size, width: int) -> int:  # noqa: ARG002
+        return len(self._rows(width))
+
+    def render(self) -> Content:
+        return Content("\n").join(Content(self._GAP).join(row) for row in self._rows(self.content_size.width))
+
+    def _rows(self, width: int) -> list[list[Content]]:
+        rows = side_by_side((each.cell_length for each in self._decisions), width, len(self._GAP))
+        return [[self._decisions[index] for index in row] for row in rows]
 
     def action_decide(self, key: str) -> None:
         self.post_message(self.Clicked(key))
@@ -314,12 +337,11 @@ class ApprovalPanel(Vertical, can_focus=True):
         lead = "" if self.has_focus else "Tab, then a key decides · "
         self.border_subtitle = f"{more}{lead}Esc denies it and stops the answer"
         labels = {key: Content(decision_text(each, question)).markup for key, each in KEYS.items()}
-        parts = [
-            Content.from_markup(f"[@click=decide('{key}')][b]{key.upper()}[/b]\u00a0{labels[key]}[/]")
+        self._keys.show(
+            Content.from_markup(f"[@click=decide('{key}')][b]{key.upper()}[/b] {labels[key]}[/]")
             for key, decision in KEYS.items()
             if decision in question.decisions
-        ]
-        self._keys.update(Content("  ").join(parts))
+        )
 
     @staticmethod
     def _take(event: Key) -> None:

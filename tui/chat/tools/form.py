@@ -10,7 +10,7 @@ from textual.suggester import SuggestFromList
 from textual.widgets import Input, Static
 
 from app.common.terminal import printable, printable_line
-from app.tools.server_requests import Form, FormValue
+from app.tools.server_requests import Form, FormValue, WrongFieldError
 from quantizer.system.errors import UserError
 from tui.widgets.dialogs import Dialog
 
@@ -25,6 +25,7 @@ class FormDialog(Dialog):
         super().__init__(title, "Enter goes on, and sends after the last", form.message)
         self.form = form
         self.values: dict[str, FormValue] | None = None
+        self._was_sent = False
         self._inputs = [
             Input(
                 field.default,
@@ -49,21 +50,28 @@ class FormDialog(Dialog):
 
     @on(Input.Submitted)
     def _submitted(self, event: Input.Submitted) -> None:
-        """Go to the next field, or from the last one to the first that is wrong, else send."""
+        """Go to the next field if this one takes what was typed. From the last one, and after that from each, go to the
+        first that is wrong, else send."""
         event.stop()
         number = self._inputs.index(event.input)
-        if number + 1 < len(self._inputs):
-            self._inputs[number + 1].focus()
-            return
-        values: dict[str, FormValue] = {}
-        for field, line in zip(self.form.fields, self._inputs, strict=True):
+        self._was_sent = self._was_sent or number + 1 == len(self._inputs)
+        self._say("")
+        if not self._was_sent:
             try:
-                value = field.value_of(line.value)
+                self.form.fields[number].value_of(event.value)
             except UserError as error:
-                self.query_one("#fault", Static).update(printable(str(error)))
-                line.focus()
-                return
-            if value is not None:
-                values[field.name] = value
-        self.values = values
-        self.dismiss(None)
+                self._say(str(error))
+            else:
+                self._inputs[number + 1].focus()
+            return
+        typed = zip(self.form.fields, self._inputs, strict=True)
+        try:
+            self.values = self.form.values_of({field.name: line.value for field, line in typed})
+        except WrongFieldError as error:
+            self._say(str(error))
+            self._inputs[self.form.fields.index(error.field)].focus()
+        else:
+            self.dismiss(None)
+
+    def _say(self, fault: str) -> None:
+        self.query_one("#fault", Static).update(printable(fault))

@@ -60,7 +60,7 @@ async def test_a_form_is_filled_in_field_by_field(open_app):
         await goes_to_the_form(user)
         await user.sees("notes asks", "Your name", "color")
         assert [line.value for line in user.app.screen.query(Input)] == ["", "red"]
-        await user.presses("enter", "enter")
+        await user.presses("enter")
         await user.sees("Your name must be filled in.")
         await user.presses("A", "d", "a", "enter", *["backspace"] * 3, *"blue", "enter")
         await user.sees("color must be one of: red, green")
@@ -70,6 +70,15 @@ async def test_a_form_is_filled_in_field_by_field(open_app):
     chat = user.app.app_context.session.chat
     (result,) = [message for message in chat.conversation.branch if message.role == "tool"]
     assert result.content == "{'name': 'Ada', 'color': 'green'}"
+
+
+async def test_after_a_field_was_corrected_enter_sends_the_form(open_app):
+    async with app_of(open_app) as user:
+        await goes_to_the_form(user)
+        await user.presses("tab", "enter")  # the last field is right, the first is empty
+        await user.sees("Your name must be filled in.")
+        await user.presses("A", "d", "a", "enter")
+        await user.sees("✓ notes: search", "Done.")
 
 
 async def test_escape_closes_the_form_and_the_server_gets_nothing(open_app):
