@@ -7,7 +7,7 @@ it is told, so an editor that vanishes loses nothing.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
@@ -31,6 +31,7 @@ from app.acp.forms import form_request, form_values
 from app.acp.modes import Mode, decision_of, is_unasked, mode_of, permission_options
 from app.acp.prompt import Block, read_prompt
 from app.acp.updates import call_asked, call_changed, call_started, history, said, thought
+from app.chat.attachments.prompt import media_of
 from app.chat.branches import UNSAVED_ID, Ending, TranscriptEntry, empty_answer_text
 from app.chat.compaction import AutoCompaction
 from app.chat.conversation import Message
@@ -42,6 +43,7 @@ from app.chat.settings_editor import SettingsEditor
 from app.chat.tools_editor import ToolsEditor
 from app.common.terminal import printable_line
 from app.connection import ServiceConnection
+from app.protocol.chat import MediaPart
 from app.settings.settings import Settings
 from app.tools.approval import ApprovalQuestion, Decision
 from app.tools.backend import ToolBackend
@@ -165,7 +167,9 @@ class EditorSession:
 
     async def replay(self) -> None:
         """Tell the chat as it was held."""
-        for update in history(self.chat.conversation.entries(), self.folders[0]):
+        entries = self.chat.conversation.entries()
+        parts = await self._media_parts([entry.message for entry in entries])
+        for update in history(entries, self.folders[0], parts):
             await self.tell(update)
 
     async def close(self) -> None:
@@ -278,12 +282,21 @@ class EditorSession:
 
     async def _tell_call(self, message: Message) -> None:
         entry, folder = self._entry(message.id), self.folders[0]
-        is_new = message.id not in self._told_calls
-        update = call_started(entry, folder) if is_new else call_changed(entry, folder)
+        is_new, parts = message.id not in self._told_calls, await self._media_parts([message])
+        update = call_started(entry, folder) if is_new else call_changed(entry, folder, parts)
         if update != self._told_calls.get(message.id):
             has_ended = message.result is not None and message.result.outcome is not ToolOutcome.RUNNING
             self._told_calls[message.id] = None if has_ended else update
             await self.tell(update)
+
+    async def _media_parts(self, messages: Sequence[Message]) -> Mapping[str, MediaPart]:
+        """Return the pictures and sounds of results; none where one is missing: the next question says so."""
+        results = [message for message in messages if message.role == "tool"]
+        with suppress(StorageError):
+            return await self.chat.stored.media_parts(
+                [file for result in results for file in media_of(result.attachments)]
+            )
+        return {}
 
     async def _decide(self, question: ApprovalQuestion) -> None:
         """Let the mode or the person decide about a call. Where the editor cannot ask, it does not run."""

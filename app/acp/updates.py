@@ -13,8 +13,10 @@ from typing import Any, Literal, TypeAlias
 from acp.schema import (
     AgentMessageChunk,
     AgentThoughtChunk,
+    AudioContentBlock,
     ContentToolCallContent,
     FileEditToolCallContent,
+    ImageContentBlock,
     TextContentBlock,
     ToolCallLocation,
     ToolCallProgress,
@@ -24,10 +26,11 @@ from acp.schema import (
 )
 
 from app.chat.attachments.parsing import fenced
+from app.chat.attachments.prompt import media_of
 from app.chat.branches import LiveCall, TranscriptEntry
 from app.chat.conversation import MessageContent, arguments_of
 from app.common.terminal import printable
-from app.protocol.chat import ToolCall
+from app.protocol.chat import MediaPart, ToolCall
 from app.tools.approval import ApprovalQuestion
 from app.tools.display import call_title, progress_text, question_lines, result_text
 from app.tools.tool import ToolOutcome, ToolResult
@@ -53,6 +56,8 @@ _PART = re.compile(r"@@ -\d{1,9}(?:,(\d{1,9}))? \+(\d{1,9})(?:,(\d{1,9}))? @@")
 _NO_FILE, _HEADINGS = "--- /dev/null", ("--- ", "+++ ")
 _MAX_DEPTH = 64  # of arguments: the package sends 255, and serde_json, with which editors read, takes 128
 _MAX_LINE = 2**31 - 1
+_MAX_MEDIA_CHARACTERS = 4 << 20  # of Base64 in an update: toad reads lines of 10 MiB
+_NO_PARTS: Mapping[str, MediaPart] = {}
 
 
 def said(text: str) -> AgentMessageChunk:
@@ -67,14 +72,16 @@ def asked(text: str) -> UserMessageChunk:
     return UserMessageChunk(session_update="user_message_chunk", content=_text(text))
 
 
-def history(entries: Iterable[TranscriptEntry], folder: Path) -> Iterator[Update]:
-    """Yield a chat as it was held, for an editor that opens it again."""
+def history(
+    entries: Iterable[TranscriptEntry], folder: Path, parts: Mapping[str, MediaPart] = _NO_PARTS
+) -> Iterator[Update]:
+    """Yield a chat as it was held, for an editor that opens it again; `parts` are pictures and sounds of results."""
     for entry in entries:
         message = entry.message
         if message.role == "user":
             yield asked(question_text(message))
         elif message.role == "tool":
-            yield call_started(entry, folder, is_running=False)
+            yield call_started(entry, folder, parts, is_running=False)
         elif message.role == "summary":
             yield thought(f"Summary of the {entry.n_summarised} messages before:\n{printable(message.content)}")
         else:
@@ -98,21 +105,24 @@ def call_id(message_id: int) -> str:
     return f"call-{message_id}"
 
 
-def call_started(entry: TranscriptEntry, folder: Path, *, is_running: bool = True) -> ToolCallStart:
-    """Return a call that begins, or as it ended long ago. Paths of its arguments are relative to `folder`."""
+def call_started(
+    entry: TranscriptEntry, folder: Path, parts: Mapping[str, MediaPart] = _NO_PARTS, *, is_running: bool = True
+) -> ToolCallStart:
+    """Return a call that begins, or as it ended long ago. Paths of its arguments are relative to `folder`; `parts` are
+    pictures and sounds by their SHA-256, of which those of the result are shown."""
     result = _result_of(entry)
     return ToolCallStart(
         session_update="tool_call",
         raw_input=_raw_input(entry.call),
         kind=_KINDS.get(result.tool, "other"),
-        **_state(entry, folder, is_running=is_running),
+        **_state(entry, folder, parts, is_running=is_running),
     )
 
 
-def call_changed(entry: TranscriptEntry, folder: Path) -> ToolCallProgress:
+def call_changed(entry: TranscriptEntry, folder: Path, parts: Mapping[str, MediaPart] = _NO_PARTS) -> ToolCallProgress:
     """Return how a call goes on, or that it has ended."""
     is_running = _result_of(entry).outcome is ToolOutcome.RUNNING
-    return ToolCallProgress(session_update="tool_call_update", **_state(entry, folder, is_running=is_running))
+    return ToolCallProgress(session_update="tool_call_update", **_state(entry, folder, parts, is_running=is_running))
 
 
 def call_asked(entry: TranscriptEntry, question: ApprovalQuestion, folder: Path) -> ToolCallUpdate:
@@ -145,7 +155,7 @@ def _raw_input(call: ToolCall | None) -> Mapping[str, Any] | str | None:
     return arguments if is_sent or call is None else printable(call.arguments)
 
 
-def _state(entry: TranscriptEntry, folder: Path, *, is_running: bool) -> dict[str, Any]:
+def _state(entry: TranscriptEntry, folder: Path, parts: Mapping[str, MediaPart], *, is_running: bool) -> dict[str, Any]:
     result, live = _result_of(entry), entry.live
     is_done = result.outcome is ToolOutcome.DONE
     diffs, _ = read_diff(result.diff, _path(entry, folder))
@@ -155,7 +165,8 @@ def _state(entry: TranscriptEntry, folder: Path, *, is_running: bool) -> dict[st
         # What was read or printed; of a write that was made the diff says all.
         output = () if is_done and diffs else _output(entry.message.content)
         how = () if is_done else (_content(result_text(result, is_running=False)),)
-        status, content = "completed" if is_done else "failed", [*diffs, *how, *output]
+        content = [*diffs, *how, *output, *_media_contents(entry.message, parts)]
+        status = "completed" if is_done else "failed"
     return {
         "tool_call_id": call_id(entry.message.id),
         "title": call_title(result),
@@ -163,6 +174,20 @@ def _state(entry: TranscriptEntry, folder: Path, *, is_running: bool) -> dict[st
         "content": content,
         "locations": _locations(entry, folder),
     }
+
+
+def _media_contents(message: MessageContent, parts: Mapping[str, MediaPart]) -> Iterator[_CallContent]:
+    n_characters = 0
+    for file in media_of(message.attachments):
+        part = parts.get(file.sha256)
+        n_characters += len(part.base64) if part is not None else 0
+        if part is not None and n_characters <= _MAX_MEDIA_CHARACTERS:
+            block = (
+                AudioContentBlock(type="audio", data=part.base64, mime_type=part.mime_type)
+                if part.is_sound
+                else ImageContentBlock(type="image", data=part.base64, mime_type=part.mime_type)
+            )
+            yield ContentToolCallContent(type="content", content=block)
 
 
 def _live_contents(live: LiveCall | None) -> Iterator[_CallContent]:

@@ -79,9 +79,9 @@ class Attachment:
 class MessageContent:
     """A message without its place in a chat, also a question that is not sent yet. `created_ms` is since 1970, UTC; 0
     is unknown. `stats` are the statistics of an answer under the client's names, `calls` the tools that it calls. A
-    message of role "tool" answers one of them: `content` is what the model reads, `result` how the call ended. A
-    summary stands for what was before it on its branch, but for the last `n_kept` messages there. `sources` are sent
-    with a question: what was found for it in the person's folders."""
+    message of role "tool" answers one of them: `content` is what the model reads, `attachments` the pictures and sounds
+    beside it, `result` how the call ended. A summary stands for what was before it on its branch, but for the last
+    `n_kept` messages there. `sources` are sent with a question: what was found for it in the person's folders."""
 
     role: Role = "user"
     content: str = ""

@@ -25,7 +25,7 @@ from app.settings.private_files import remove_prefixes
 from quantizer.system.errors import StorageError, UserError
 
 if TYPE_CHECKING:
-    from app.chat.conversation import Chat, ChatSettings, Transcript
+    from app.chat.conversation import Attachment, Chat, ChatSettings, Transcript
     from app.chat.store.chat_store import AnswerRecorder, ChatStore, StoreThread
     from app.protocol.status import AnswerRecord
     from app.tools.tool import ToolResult
@@ -34,7 +34,6 @@ if TYPE_CHECKING:
 SAVE_AFTER_S = 0.4  # plus the disk's delay: under a second in total
 _N_RECENT_QUESTIONS = 200
 _N_RECENT_ANSWERS = 50
-_NO_CONTENTS: Mapping[str, bytes] = {}
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,8 +81,10 @@ class StoredChat(Protocol):
     async def write_result(self, message_id: int, result: ToolResult) -> None:
         """Store how a call is going, or that it was undone."""
 
-    async def finish_call(self, message_id: int, content: str, result: ToolResult) -> None:
-        """Store the end of a call and the text that the model reads."""
+    async def finish_call(
+        self, message_id: int, content: str, result: ToolResult, attachments: Sequence[Attachment] = ()
+    ) -> None:
+        """Store the end of a call, the text that the model reads, and its pictures and sounds."""
 
     def writing(self, target: AnswerTarget) -> AbstractAsyncContextManager[AnswerWriter]:
         """Store an answer until the block is left."""
@@ -118,6 +119,9 @@ class StoredChat(Protocol):
 
     async def save_draft(self, draft: MessageContent) -> None:
         """Store the unsent text of this chat."""
+
+    async def keep_files(self, contents: Mapping[str, bytes]) -> None:
+        """Store contents of attachments by their SHA-256, before a message names them."""
 
     async def media_parts(self, files: Sequence[MediaFile]) -> Mapping[str, MediaPart]:
         """Return pictures and sounds by their SHA-256. Raises StorageError for one that is missing."""
@@ -195,12 +199,12 @@ class InMemoryChat:
     def __init__(
         self,
         ids: Iterator[int] | None = None,
-        contents: Mapping[str, bytes] = _NO_CONTENTS,
+        contents: dict[str, bytes] | None = None,
         prompt_cache_key: str | None = "",
     ) -> None:
         self.prompt_cache_key = prompt_cache_key
         self._ids = ids or count(UNSAVED_ID + 1)
-        self._contents = contents
+        self._contents = {} if contents is None else contents  # those of its repository
 
     async def add_message(self, parent_id: int | None, message: MessageContent) -> Message:
         return placed(message, next(self._ids), parent_id)
@@ -227,6 +231,9 @@ class InMemoryChat:
 
     async def draft(self) -> MessageContent:
         return MessageContent()
+
+    async def keep_files(self, contents: Mapping[str, bytes]) -> None:
+        self._contents.update(contents)
 
     async def media_parts(self, files: Sequence[MediaFile]) -> Mapping[str, MediaPart]:
         return {file.sha256: encode_media(file, self._contents[file.sha256]) for file in files}
@@ -356,9 +363,11 @@ class SqliteChat:
     async def write_result(self, message_id: int, result: ToolResult) -> None:
         await self._thread.do(lambda store: store.messages.write_result(message_id, result))
 
-    async def finish_call(self, message_id: int, content: str, result: ToolResult) -> None:
+    async def finish_call(
+        self, message_id: int, content: str, result: ToolResult, attachments: Sequence[Attachment] = ()
+    ) -> None:
         async with self._repository.being_written():
-            await self._thread.do(lambda store: store.messages.finish_call(message_id, content, result))
+            await self._thread.do(lambda store: store.messages.finish_call(message_id, content, result, attachments))
 
     @asynccontextmanager
     async def writing(self, target: AnswerTarget) -> AsyncIterator[AnswerRecorder]:
@@ -423,6 +432,9 @@ class SqliteChat:
         async with self._repository.prepare_lock:
             chat_id = self.id
             await self._thread.do(lambda store: store.drafts.save(chat_id, draft))
+
+    async def keep_files(self, contents: Mapping[str, bytes]) -> None:
+        await self._repository.keep_files(contents)
 
     async def media_parts(self, files: Sequence[MediaFile]) -> Mapping[str, MediaPart]:
         return await self._thread.do(lambda store: store.files.parts(files)) if files else {}

@@ -13,15 +13,15 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from app.chat.branches import LiveCall
-from app.chat.conversation import Message, MessageContent, MessageState
+from app.chat.conversation import Attachment, Message, MessageContent, MessageState
 from app.chat.events import ApprovalNeeded, Calling, Events, FormNeeded, Result
 from app.chat.state import ChatState
 from app.chat.turns import made_calls
-from app.protocol.chat import ToolCall
+from app.protocol.chat import MediaPart, ToolCall
 from app.tools.approval import ApprovalQuestion, next_step, repeat_note
 from app.tools.backend import CallRequest, FinishedCall, ToolBackend
-from app.tools.tool import MAX_CHARACTERS, ToolOutcome, ToolProgress, ToolResult, characters_for
-from quantizer.system.errors import UserError
+from app.tools.tool import MAX_CHARACTERS, ToolOutcome, ToolProgress, ToolResult, characters_for, cleaned
+from quantizer.system.errors import StorageError, UserError
 
 if TYPE_CHECKING:
     from app.tools.server_requests import Form
@@ -87,6 +87,7 @@ async def _run_call(chat: ChatState, tools: ToolBackend, call: ToolCall) -> Even
     running.add_done_callback(lambda _: news.set())
     asked: ApprovalQuestion | Form | None = None
     finished: FinishedCall | None = None
+    attachments: tuple[Attachment, ...] = ()
     try:
         yield Calling(messages[message_id])
         while not running.done():
@@ -102,10 +103,11 @@ async def _run_call(chat: ChatState, tools: ToolBackend, call: ToolCall) -> Even
             elif not running.done():
                 yield Calling(messages[message_id])
                 await asyncio.wait({running}, timeout=SHOWN_AFTER_S)
-        finished = running.result()
+        finished, attachments = running.result()
     finally:
         # Shielded: whoever stops twice must not leave a call that is stored as running.
-        await asyncio.shield(_stop(chat, message_id, running) if finished is None else _end(chat, message_id, finished))
+        ending = _end(chat, message_id, finished, attachments) if finished else _stop(chat, message_id, running)
+        await asyncio.shield(ending)
     yield Result(messages[message_id])
     gained = (*((finished.rule,) if finished.rule is not None else ()), *finished.request_rules)
     if gained:
@@ -131,8 +133,11 @@ async def _store_begun(chat: ChatState, call: ToolCall) -> Message:
     return message
 
 
-async def _run_to_end(chat: ChatState, tools: ToolBackend, call: ToolCall, message_id: int) -> FinishedCall:
-    """Return the end of a call. Sets the news of `approvals` when there is more to show of it."""
+async def _run_to_end(
+    chat: ChatState, tools: ToolBackend, call: ToolCall, message_id: int
+) -> tuple[FinishedCall, tuple[Attachment, ...]]:
+    """Return the end of a call, with its pictures and sounds, which are stored. Sets the news of `approvals` when there
+    is more to show of it."""
     conversation, news = chat.conversation, chat.approvals.news
 
     def on_progress(progress: ToolProgress) -> None:
@@ -157,14 +162,36 @@ async def _run_to_end(chat: ChatState, tools: ToolBackend, call: ToolCall, messa
         finished = await tools.run(request)
     except UserError as error:
         failed = replace(_result(chat, message_id), outcome=ToolOutcome.FAILED, detail=error.cause)
-        return FinishedCall(str(error), failed)
+        return FinishedCall(str(error), failed), ()
+    attachments, faults = await _kept_media(chat, finished.media) if finished.media else ((), ())
     made = [made for calls in rounds_of(conversation.branch) for made in calls]
     so_far = made[: len(made) - len(pending_calls(conversation.branch))]
+    text = "\n".join((finished.text, *(f"[{fault}]" for fault in faults)))
     note = repeat_note(so_far)
-    return replace(finished, text=f"{finished.text}\n\n{note}") if note else finished
+    return replace(finished, text=f"{text}\n\n{note}" if note else text), attachments
 
 
-async def _stop(chat: ChatState, message_id: int, running: asyncio.Task[FinishedCall]) -> None:
+async def _kept_media(chat: ChatState, media: Sequence[MediaPart]) -> tuple[tuple[Attachment, ...], tuple[str, ...]]:
+    """Return the pictures and sounds of a result, read as what a person attaches and then stored, and sentences about
+    those that the model does not get. A full disk loses no more than them: the call has run."""
+    from app.chat.attachments.parser_process import ReadBudget  # few results have any
+    from app.chat.attachments.reader import read_result_media
+
+    budget = ReadBudget()
+    try:
+        read, faults = await asyncio.to_thread(read_result_media, media, budget)
+        await chat.stored.keep_files({sha256: data for each in read for sha256, data in each.contents.items()})
+    except StorageError as error:
+        return (), (error.cause,)
+    except asyncio.CancelledError:
+        budget.stop()
+        raise
+    return tuple(each.attachment for each in read), tuple(map(cleaned, faults))
+
+
+async def _stop(
+    chat: ChatState, message_id: int, running: asyncio.Task[tuple[FinishedCall, tuple[Attachment, ...]]]
+) -> None:
     text = _WITHDRAWN if chat.approvals.questions else _STOPPED
     running.cancel()
     await asyncio.gather(running, return_exceptions=True)
@@ -175,14 +202,17 @@ def _cancelled(result: ToolResult, text: str) -> FinishedCall:
     return FinishedCall(text, replace(result, outcome=ToolOutcome.CANCELLED))
 
 
-async def _end(chat: ChatState, message_id: int, finished: FinishedCall) -> None:
+async def _end(
+    chat: ChatState, message_id: int, finished: FinishedCall, attachments: tuple[Attachment, ...] = ()
+) -> None:
     conversation, text, result = chat.conversation, finished.text, finished.result
     try:
-        await chat.stored.finish_call(message_id, text, result)
+        await chat.stored.finish_call(message_id, text, result, attachments)
     finally:
         conversation.live.pop(message_id, None)
         message = conversation.messages[message_id]
-        conversation.end(replace(message, content=text, result=result, state=MessageState.FINISHED))
+        ended = replace(message, content=text, result=result, attachments=attachments, state=MessageState.FINISHED)
+        conversation.end(ended)
 
 
 def _result(chat: ChatState, message_id: int) -> ToolResult:

@@ -1,7 +1,7 @@
 """What of a branch is sent to the model: its questions, answers, calls of tools and their results. Pure.
 
-Owns which messages make one turn, and what stands for the result of a call that has none: a template wants a result
-for each. Which messages are sent at all is `app.chat.compaction`'s.
+Owns which messages make one turn, how many pictures and sounds of results go with them, and what stands for the result
+of a call that has none: a template wants a result for each. Which messages are sent at all is `app.chat.compaction`'s.
 """
 
 from __future__ import annotations
@@ -19,6 +19,9 @@ from app.tools.tool import ToolOutcome
 
 CUT_OFF = "The call was cut off in the middle: what it did is not known."
 NOT_RUN = "This call was not run."
+NO_LONGER_SENT = "[The pictures and sounds of this result are no longer sent: newer ones are.]"
+MAX_RESULT_MEDIA = 32  # a prompt has 64 at most, of 96 MiB in Base64; questions need room too
+MAX_RESULT_MEDIA_BYTES = 32 << 20
 _ASKING = frozenset({"user", "summary"})  # the roles of messages that are sent as a turn of the user
 
 
@@ -27,6 +30,7 @@ def turns_of(path: Sequence[Message], parts: Mapping[str, MediaPart], system: st
     ended, only the last one. An answer goes with its calls, and each call with its result. `parts` are the pictures and
     sounds of `media_files_of` by their SHA-256."""
     turns = [ChatMessage("system", system)] if system else []
+    shown = _shown_results(path)
     last_question = next((message.id for message in reversed(path) if message.role == "user"), 0)
     for is_asking, messages in _groups(path):
         if is_asking:
@@ -35,14 +39,36 @@ def turns_of(path: Sequence[Message], parts: Mapping[str, MediaPart], system: st
             ends = accumulate(len(text) + len(PARAGRAPH_BREAK) for text in texts[:-1])
             turns.append(ChatMessage("user", PARAGRAPH_BREAK.join(texts), media, part_ends=tuple(ends)))
         else:
-            turns += _answered(messages, sends_reasoning=messages[0].id > last_question)
+            for turn, result in _answered(messages, sends_reasoning=messages[0].id > last_question):
+                files = media_of(result.attachments) if result is not None else ()
+                if result is None or not files:
+                    turns.append(turn)
+                elif result.id in shown:
+                    turns.append(replace(turn, media=tuple(parts[file.sha256] for file in files)))
+                else:
+                    turns.append(replace(turn, content=PARAGRAPH_BREAK.join((turn.content, NO_LONGER_SENT))))
     return turns
 
 
 def media_files_of(path: Sequence[Message]) -> tuple[MediaFile, ...]:
     """Return the pictures and sounds of `turns_of`."""
-    asked = (message for is_asking, group in _groups(path) if is_asking for message in group)
-    return tuple(file for message in asked for file in media_of(message.attachments))
+    shown = _shown_results(path)
+    sent = (message for is_asking, group in _groups(path) for message in group if is_asking or message.id in shown)
+    return tuple(file for message in sent for file in media_of(message.attachments))
+
+
+def _shown_results(path: Sequence[Message]) -> frozenset[int]:
+    """Return the ids of the results whose pictures and sounds are sent: the latest. Of too many the older half goes at
+    once, since the engine reads again what follows one that goes."""
+    shown: list[Message] = []
+    for message in sent_branch(path).path:
+        if message.role == "tool" and message.attachments:
+            shown.append(message)
+            files = [file for each in shown for file in media_of(each.attachments)]
+            n_bytes = sum(file.n_bytes for file in files)
+            if len(shown) > 1 and (len(files) > MAX_RESULT_MEDIA or n_bytes > MAX_RESULT_MEDIA_BYTES):
+                shown = shown[len(shown) // 2 :]
+    return frozenset(message.id for message in shown)
 
 
 def made_calls(answer: Message) -> tuple[ToolCall, ...]:
@@ -79,9 +105,10 @@ def _sent_texts(message: Message) -> list[str]:
     return prompt_parts(message.content, message.attachments, message.sources)
 
 
-def _answered(messages: Sequence[Message], *, sends_reasoning: bool) -> Iterator[ChatMessage]:
-    """Yield the turns of answers and results. What has text alone is joined with what follows it. Models go on from
-    their reasoning while they call tools; of earlier questions they are not shown it."""
+def _answered(messages: Sequence[Message], *, sends_reasoning: bool) -> Iterator[tuple[ChatMessage, Message | None]]:
+    """Yield the turns of answers and results, each with the message whose result it is. What has text alone is joined
+    with what follows it. Models go on from their reasoning while they call tools; of earlier questions they are not
+    shown it."""
     texts: list[str] = []
     called: set[str] = set()  # by the last answer: other results are sent as text
     for index, message in enumerate(messages):
@@ -96,13 +123,13 @@ def _answered(messages: Sequence[Message], *, sends_reasoning: bool) -> Iterator
             reasoning = message.reasoning if sends_reasoning else ""
             # Engines refuse arguments that are no JSON; the result of such a call says that they were none.
             sent = tuple(replace(call, arguments="{}") if arguments_of(call) is None else call for call in calls)
-            yield ChatMessage("assistant", PARAGRAPH_BREAK.join(texts), calls=sent, reasoning=reasoning)
+            yield ChatMessage("assistant", PARAGRAPH_BREAK.join(texts), calls=sent, reasoning=reasoning), None
             texts = []
             for call in calls:
-                text = _result_text(results.get(call.call_id))
-                yield ChatMessage("tool", text, call_id=call.call_id, name=call.name)
+                result = results.get(call.call_id)
+                yield ChatMessage("tool", _result_text(result), call_id=call.call_id, name=call.name), result
     if texts:
-        yield ChatMessage("assistant", PARAGRAPH_BREAK.join(texts))
+        yield ChatMessage("assistant", PARAGRAPH_BREAK.join(texts)), None
 
 
 def _result_text(message: Message | None) -> str:

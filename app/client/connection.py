@@ -276,7 +276,7 @@ def chat_body(messages: Sequence[Message], model: str, options: GenerationOption
 def _chat_message(message: Message) -> dict[str, Any]:
     if message.role == "tool":
         named = {"name": message.name} if message.name else {}
-        return {"role": "tool", "tool_call_id": message.call_id, **named, "content": message.content}
+        return {"role": "tool", "tool_call_id": message.call_id, **named, "content": _content(message)}
     if message.calls:
         thought = {"reasoning_content": message.reasoning} if message.reasoning else {}
         calls = [
@@ -284,8 +284,12 @@ def _chat_message(message: Message) -> dict[str, Any]:
             for call in message.calls
         ]
         return {"role": message.role, "content": message.content or None, **thought, "tool_calls": calls}
+    return {"role": message.role, "content": _content(message)}
+
+
+def _content(message: Message) -> str | list[dict[str, Any]]:
     if not (message.media or message.part_ends):
-        return {"role": message.role, "content": message.content}
+        return message.content
     parts: list[dict[str, Any]] = []
     for part in message.media:
         if part.is_sound:
@@ -296,8 +300,7 @@ def _chat_message(message: Message) -> dict[str, Any]:
             url = f"data:{part.mime_type};base64,{part.base64}"
             parts.append({"type": "image_url", "image_url": {"url": url}})
     places = pairwise((0, *message.part_ends, len(message.content)))
-    parts += [{"type": "text", "text": message.content[begin:end]} for begin, end in places if begin < end]
-    return {"role": message.role, "content": parts}
+    return parts + [{"type": "text", "text": message.content[begin:end]} for begin, end in places if begin < end]
 
 
 def completion_body(prompt: str, model: str, options: GenerationOptions | None) -> dict[str, Any]:

@@ -49,6 +49,8 @@ _REMEDIES = {401: _NEEDS_KEY, 403: _NEEDS_KEY, 429: "Try again later."}
 _LEAST_SPAN_S = 0.05  # pieces that come in one burst of the network say nothing about the engine's speed
 # Owners of models whose servers tell the progress of a prompt, if asked, and end a thought.
 _LLAMACPP = ("llamacpp", "localllm")
+# What stands before pictures and sounds of results, which most engines take from the user alone.
+_FROM_RESULTS = "Pictures and sounds of the results above:"
 _CONTEXT_FIELDS = ("max_model_len", "context_length", "max_context_length")  # vLLM's; OpenRouter's; LM Studio's
 
 
@@ -73,15 +75,17 @@ class RemoteEngine(HttpConnection):
         super().__init__(base_url, api_key, transport, timeout=httpx.Timeout(None, connect=10.0), **options)
         self._clock = clock
         self._is_llamacpp = False  # or localllm: what others do not know, they may refuse
+        self._models: tuple[ModelStatus, ...] = ()
 
     async def status(self) -> ServiceStatus:
         """Return the engine's models, each as ready: such an engine reports no progress."""
         listed = await self.call("GET", "/v1/models")
         with self._parsing():
-            models = tuple(_model(item) for item in listed["data"] if isinstance(item["id"], str))
+            models = tuple(_model(item, listed) for item in listed["data"] if isinstance(item["id"], str))
             self._is_llamacpp = any(item.get("owned_by") in _LLAMACPP for item in listed["data"])
         if not models:
             raise ServiceError(f"The engine at {self.base_url} has no model.", "Give it one.")
+        self._models = models
         return ServiceStatus(version="", default_model=models[0].id, models=models)
 
     async def load(self, model: str, when_unfit: str = "") -> str:  # noqa: ARG002 - the engine decides
@@ -107,8 +111,12 @@ class RemoteEngine(HttpConnection):
     ) -> AsyncGenerator[AnswerEvent, None]:
         """Yield the answer as it is made and, last, one Completed. Closing the iterator stops the answer. Tokens are
         counted as pieces until the engine reports its own count; times are measured here unless it reports them as
-        llama.cpp does. Reasoning in tags at the beginning of the answer is separated."""
-        whole = [replace(message, part_ends=()) for message in messages]  # vLLM puts a line end between parts of text
+        llama.cpp does. Reasoning in tags at the beginning of the answer is separated. Pictures and sounds of results go
+        to a model of which the engine says that it reads them: nobody chose to send them, and another would refuse each
+        later question."""
+        known = next((each for each in self._models if each.id == model), None)
+        sent = _with_result_media(messages, known, are_in_results=self._is_llamacpp)
+        whole = [replace(message, part_ends=()) for message in sent]  # vLLM puts a line end between parts of text
         body = chat_body(whole, model, _without_key(options))
         if body.get("continue_final_message"):
             body["add_generation_prompt"] = False  # vLLM takes either
@@ -254,10 +262,47 @@ class _Reply:
         return completed_of(self._reason, {**self._usage, "completion_tokens": n_output}, {**measured, **reported})
 
 
-def _model(item: Mapping[str, Any]) -> ModelStatus:
+def _with_result_media(
+    messages: Sequence[Message], model: ModelStatus | None, *, are_in_results: bool
+) -> list[Message]:
+    """Return `messages` with the pictures and sounds of results that `model` reads: where they are, or in a turn of the
+    user that follows the results."""
+    reads = {False: model is not None and model.sees, True: model is not None and model.hears}  # by whether it sounds
+    sent: list[Message] = []
+    waiting: list[MediaPart] = []
+    for message in messages:
+        if message.role == "tool":
+            media = tuple(part for part in message.media if reads[part.is_sound])
+            waiting += () if are_in_results else media
+            message = replace(message, media=media if are_in_results else ())
+        elif waiting:
+            sent.append(Message("user", _FROM_RESULTS, tuple(waiting)))
+            waiting = []
+        sent.append(message)
+    return [*sent, Message("user", _FROM_RESULTS, tuple(waiting))] if waiting else sent
+
+
+def _model(item: Mapping[str, Any], listed: Mapping[str, Any]) -> ModelStatus:
+    """Return a model of those `listed`: what it reads as localllm and OpenRouter say it, or llama-server."""
+    sees = hears = None
+    match item, listed:
+        case {"architecture": {"input_modalities": [*modalities]}}, _:
+            sees, hears = "image" in modalities, "audio" in modalities
+        case _, {"models": [{"name": name, "capabilities": [*capabilities]}]} if name == item["id"]:
+            sees = "multimodal" in capabilities  # most of these see; which hear it does not say
+            hears = None if sees else False
     lengths = [item.get(name) for name in _CONTEXT_FIELDS] + [(item.get("meta") or {}).get("n_ctx")]
     n_ctx = next((value for value in lengths if type(value) is int and value >= 0), 0)
-    return ModelStatus(id=item["id"], state="ready", progress=1.0, n_ctx=n_ctx, notices=(), error=None)
+    return ModelStatus(
+        id=item["id"],
+        state="ready",
+        progress=1.0,
+        n_ctx=n_ctx,
+        notices=(),
+        error=None,
+        sees=sees,
+        hears=hears,
+    )
 
 
 def _without_key(options: GenerationOptions | None) -> GenerationOptions | None:

@@ -9,7 +9,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol
 
-from app.protocol.chat import ToolCall
+from app.protocol.chat import MediaPart, ToolCall
 from app.tools.approval import ApprovalRule, Approver, ToolSettings
 from app.tools.tool import (
     MAX_CHARACTERS,
@@ -28,12 +28,14 @@ if TYPE_CHECKING:
 @dataclass(frozen=True, slots=True)
 class FinishedCall:
     """The end of a call: the text for the model, bounded and printable, the result, and a rule that the chat gains; the
-    `request_rules` are about what the server of the call asked for meanwhile."""
+    `request_rules` are about what the server of the call asked for meanwhile. `media` are pictures and sounds of the
+    result as its server sent them: untrusted."""
 
     text: str
     result: ToolResult
     rule: ApprovalRule | None = None
     request_rules: tuple[ApprovalRule, ...] = ()
+    media: tuple[MediaPart, ...] = ()
 
 
 async def _ignore_result(_: ToolResult) -> None: ...

@@ -212,7 +212,7 @@ class _RunningCall:
         outcome = failed if output.is_error or output.is_timed_out else ToolOutcome.DONE
         n_bytes = len(output.text.encode("utf-8", "replace")) if output.n_bytes is None else output.n_bytes
         sources = tuple(replace(each, text=cleaned(each.text)) for each in output.sources)
-        return self.finished(outcome, output.text, output.detail, n_bytes, sources)
+        return replace(self.finished(outcome, output.text, output.detail, n_bytes, sources), media=output.media)
 
     @contextmanager
     def _paused(self) -> Iterator[None]:

@@ -6,14 +6,14 @@ Knows no kind of server.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeAlias, runtime_checkable
 
 from app.common.terminal import printable_paste
-from app.protocol.chat import Source, Tool
+from app.protocol.chat import MediaPart, Source, Tool
 
 if TYPE_CHECKING:
     from app.tools.server_requests import ServerRequests
@@ -64,6 +64,8 @@ class ToolResult:
     sources: tuple[Source, ...] = ()
 
 
+MAX_MEDIA = 8  # pictures and sounds of a result: as many as a model may look at once
+MAX_MEDIA_BASE64 = 12 << 20  # characters of all of them
 MAX_CHARACTERS = 24_000  # about 8,000 tokens
 _LEAST_CHARACTERS = 2_000
 _PART_OF_CONTEXT = 4  # a result takes a quarter of it at most
@@ -75,6 +77,16 @@ def characters_for(n_ctx: int) -> int:
     """Return how many characters the result of one call may have in a context of `n_ctx` tokens."""
     fitting = n_ctx // _PART_OF_CONTEXT * _CHARACTERS_PER_TOKEN
     return max(_LEAST_CHARACTERS, min(MAX_CHARACTERS, fitting))
+
+
+def media_names(media: Iterable[MediaPart]) -> list[str]:
+    """Return what the text of a result calls its pictures and sounds: "picture 1", "sound 1", "picture 2"."""
+    names, numbers = [], {"picture": 0, "sound": 0}
+    for part in media:
+        kind = "sound" if part.is_sound else "picture"
+        numbers[kind] += 1
+        names.append(f"{kind} {numbers[kind]}")
+    return names
 
 
 def decoded(data: bytes) -> str:
@@ -185,7 +197,8 @@ class ToolProgress:
 class ToolOutput:
     """What a call returned: text of any length and content, still untrusted and unbounded, and how it went in a line.
     `n_bytes` is the size of the whole, if `text` is only a part of it. A call that `is_timed_out` was stopped by its
-    server because of its time. `sources` are the passages of documents in the text, which the answer may cite."""
+    server because of its time. `sources` are the passages of documents in the text, which the answer may cite. `media`
+    are its pictures and sounds, at most MAX_MEDIA, as the server calls them; the text names each by `media_names`."""
 
     text: str
     is_error: bool = False
@@ -193,6 +206,7 @@ class ToolOutput:
     n_bytes: int | None = None
     is_timed_out: bool = False
     sources: tuple[Source, ...] = ()
+    media: tuple[MediaPart, ...] = ()
 
 
 KnownFiles: TypeAlias = dict[str, set[str]]

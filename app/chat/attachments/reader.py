@@ -6,10 +6,11 @@ be read. Plain text is read here; everything else goes to `app.chat.attachments.
 
 from __future__ import annotations
 
+import base64
 import hashlib
 import os
 import stat
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -17,8 +18,10 @@ from app.chat.attachments.kinds import MAX_FILE_BYTES, FileKind, Form, kind_of
 from app.chat.attachments.parser_process import KeptParsers, ReadBudget, parse
 from app.chat.attachments.parsing import ALL_PAGES, PageChoice
 from app.chat.conversation import Attachment, MediaFile
+from app.protocol.chat import MediaPart
 from app.tools.file_access import is_as_named
-from quantizer.system.errors import StorageError, UsageError
+from app.tools.tool import media_names
+from quantizer.system.errors import StorageError, UsageError, UserError
 from quantizer.system.files import open_regular, read_at_most
 
 _KINDS = (
@@ -98,6 +101,27 @@ def read_data(
     file = _media_file(data, kind.mime_type)
     detail = ", ".join(filter(None, (parsed.detail, _size(len(data)) if kind.form is Form.PICTURE else "")))
     return ReadAttachment(Attachment(name, "", kind.mime_type, detail, (file,)), {file.sha256: data})
+
+
+def read_result_media(
+    media: Sequence[MediaPart], budget: ReadBudget | None = None
+) -> tuple[tuple[ReadAttachment, ...], tuple[str, ...]]:
+    """Return the pictures and sounds of a tool's result that can be read, each as an attachment called as the text of
+    the result calls it, and a sentence for each of the others. What they are, their first bytes say."""
+    read: list[ReadAttachment] = []
+    faults: list[str] = []
+    for part, name in zip(media, media_names(media), strict=True):
+        wanted = Form.SOUND if part.is_sound else Form.PICTURE
+        try:
+            data = base64.b64decode("".join(part.base64.split()), validate=True)
+            if (kind := kind_of(data, name)).form is not wanted:
+                raise UsageError(f"{name} is {kind.words}.", "")
+            read.append(read_data(data, name, budget=budget))
+        except ValueError:
+            faults.append(f"{name} is not Base64.")
+        except UserError as error:
+            faults.append(error.cause)
+    return tuple(read), tuple(faults)
 
 
 def _media_file(data: bytes, mime_type: str) -> MediaFile:

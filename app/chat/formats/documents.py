@@ -87,7 +87,10 @@ def _section(
 ) -> str:
     if message.result is not None:
         title = _IN_A_LABEL.sub(_ESCAPED, result_title(message))
-        return f"## {speaker(message)}: {title}\n\n{fenced(message.content)}\n\n"
+        parts = [f"## {speaker(message)}: {title}", fenced(message.content)]
+        for attachment in message.attachments:
+            parts += _attached(attachment, shown)
+        return "\n\n".join(parts) + "\n\n"
     parts = [f"## {speaker(message)}"]
     if message.reasoning:
         parts.append("\n".join(f"> {line}".rstrip() for line in message.reasoning.strip().splitlines()))
@@ -175,13 +178,24 @@ def _html_section(
 ) -> Iterator[str]:
     yield f'<section class="{message.role}">\n<h2>{escape(speaker(message))}</h2>\n'
     if message.result is not None:
-        yield f"{_folded(result_title(message), message.content)}</section>\n"
+        yield _folded(result_title(message), message.content)
+        yield from _html_attached(message, content_of)
+        yield "</section>\n"
         return
     if message.reasoning:
         yield _folded("Reasoning", message.reasoning)
     yield renderer.render(message.content)
     for call in message.calls:
         yield _folded(call.name, call_text(call).partition("\n")[2])
+    yield from _html_attached(message, content_of)
+    if sources:
+        yield f"<p>Sources:</p>\n<ol>{''.join(f'<li>{escape(place)}</li>' for _, place in _places(sources))}</ol>\n"
+    if message.state is MessageState.PARTIAL:
+        yield f"<p><em>({_unfinished(message, transcript)})</em></p>\n"
+    yield "</section>\n"
+
+
+def _html_attached(message: Message, content_of: ContentOf) -> Iterator[str]:
     for attachment in message.attachments:
         for file in attachment.media:
             url = escape(data_url(file, content_of(file)))
@@ -189,11 +203,6 @@ def _html_section(
             yield f"<figure>{shown}<figcaption>{escape(attachment.label)}</figcaption></figure>\n"
         if attachment.content or not attachment.media:
             yield _folded(attachment.name, attachment.content)
-    if sources:
-        yield f"<p>Sources:</p>\n<ol>{''.join(f'<li>{escape(place)}</li>' for _, place in _places(sources))}</ol>\n"
-    if message.state is MessageState.PARTIAL:
-        yield f"<p><em>({_unfinished(message, transcript)})</em></p>\n"
-    yield "</section>\n"
 
 
 def _folded(title: str, text: str) -> str:

@@ -11,6 +11,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from app.chat.conversation import (
+    Attachment,
     Chat,
     ChatSettings,
     Message,
@@ -22,6 +23,7 @@ from app.chat.conversation import (
 from app.chat.store.attachment_files import release, use_in_message
 from app.chat.store.database import (
     CHAT_COLUMNS,
+    attachments_json,
     calls_json,
     chat_columns,
     chat_of,
@@ -315,11 +317,16 @@ class Messages:
         with self._database.writing() as connection:
             connection.execute("UPDATE messages SET result = ? WHERE id = ?", (result_json(result), message_id))
 
-    def finish_call(self, message_id: int, content: str, result: ToolResult) -> None:
-        """Store the text and the result of a call that has ended. When this returns they are on the disk."""
-        values = (storable(content), result_json(result), MessageState.FINISHED.value, message_id)
+    def finish_call(
+        self, message_id: int, content: str, result: ToolResult, attachments: Sequence[Attachment] = ()
+    ) -> None:
+        """Store the text and the result of a call that has ended, with its pictures and sounds, which are kept. When
+        this returns they are on the disk."""
+        values = (storable(content), result_json(result), MessageState.FINISHED.value, attachments_json(attachments))
+        statement = "UPDATE messages SET content = ?, result = ?, state = ?, attachments = ? WHERE id = ?"
         with self._database.writing() as connection:
-            connection.execute("UPDATE messages SET content = ?, result = ?, state = ? WHERE id = ?", values)
+            if connection.execute(statement, (*values, message_id)).rowcount:  # none of a chat that was purged
+                use_in_message(connection, message_id, attachments)
             _touch_chat_of(connection, message_id)
 
     def contents_of_changes(self) -> frozenset[str]:

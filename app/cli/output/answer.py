@@ -102,7 +102,9 @@ class AnswerPrinter:
             case Result(message) if message.result is not None:
                 self.interrupt()
                 self.has_begun = False
-                click.echo(dimmed(result_text(message.result, is_running=False)), err=True)
+                labels = [f"[{printable_line(each.label)}]" for each in message.attachments]
+                words = " ".join((result_text(message.result, is_running=False), *labels))
+                click.echo(dimmed(words), err=True)
             case ApprovalNeeded(question):
                 self.is_asking = True
                 try:
@@ -264,6 +266,7 @@ def calls_json(branch: Sequence[Message]) -> Iterator[dict[str, Any]]:
             "duration_s": result.duration_s,
             "changed_files": [change.path for change in result.changes],
             "result": message.content,
+            **({"attachments": list(map(_attachment_json, message.attachments))} if message.attachments else {}),
         }
 
 

@@ -4,8 +4,8 @@ Everything here is untrusted text that a model will read: descriptions are cut a
 tool whose schema is huge, deep or refers elsewhere is left out, and a fingerprint changes when any of it does.
 
 A server's name never has two underscores in a row, so the first `__` of a tool's name ends its server's: no two tools
-of two servers have the same name. Models of a chat read text, so pictures and sounds of a result become a line that
-says what was there; the runner bounds every output.
+of two servers have the same name. Pictures and sounds of a result go beside its text, in which a line stands for each;
+the runner bounds every text.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ from typing import Any
 
 from app.common.schema_shape import malformed_part
 from app.common.terminal import printable, printable_line
-from app.protocol.chat import Tool
+from app.protocol.chat import MediaPart, Tool
 from app.tools.mcp.config import ToolError
-from app.tools.tool import ServerTool, ToolOutput
+from app.tools.tool import MAX_MEDIA, MAX_MEDIA_BASE64, ServerTool, ToolOutput, media_names
 from quantizer.system.errors import UsageError
 
 MAX_LISTED = 200  # tools, prompts or resources of a server
@@ -285,7 +285,17 @@ _BASE64_BYTES = 3 / 4
 def result_output(raw: Mapping[str, Any]) -> ToolOutput:
     """Return the output of `raw`, the result of `tools/call`."""
     blocks = [block for block in _list(raw, "content") if isinstance(block, Mapping)]
-    texts = list(map(block_text, blocks))
+    texts: list[str] = []
+    media: list[MediaPart] = []
+    for block in blocks:
+        part = _medium(block)
+        n_base64 = sum(len(each.base64) for each in media)
+        if part is None or len(media) == MAX_MEDIA or n_base64 + len(part.base64) > MAX_MEDIA_BASE64:
+            texts.append(block_text(block))
+        else:
+            media.append(part)
+            uri = block["resource"].get("uri", "") if block.get("type") == "resource" else ""
+            texts.append(f"[{media_names(media)[-1]}{f' of {uri}' if uri else ''}: {_size(*_data(block))}]")
     structured = raw.get("structuredContent")
     if structured is not None and not _is_said(structured, blocks):
         texts.append(json.dumps(structured, indent=1, ensure_ascii=False))
@@ -294,7 +304,14 @@ def result_output(raw: Mapping[str, Any]) -> ToolOutput:
     for kind, n in Counter(str(block.get("type")) for block in blocks).items():
         if kind != "text":
             details.append(f"{n} × {kind.replace('_', ' ')}")
-    return ToolOutput("\n".join(texts), is_error=is_error, detail=", ".join(details))
+    return ToolOutput("\n".join(texts), is_error=is_error, detail=", ".join(details), media=tuple(media))
+
+
+def _medium(block: Mapping[str, Any]) -> MediaPart | None:
+    """Return the picture or sound that a block says it has, None for any other."""
+    mime_type, data = _data(block)
+    has_data = block.get("type") in ("image", "audio", "resource") and data
+    return MediaPart(mime_type, data) if has_data and mime_type.startswith(("image/", "audio/")) else None
 
 
 def resource_content(raw: Mapping[str, Any]) -> str | bytes:
@@ -355,7 +372,7 @@ def block_text(block: Mapping[str, Any]) -> str:
     if kind == "text":
         return str(block.get("text", ""))
     if kind in ("image", "audio"):
-        return f"[{kind}: {_binary(block, 'data')}; this chat has only its description]"
+        return f"[{kind}: {_size(*_data(block))}; this chat has only its description]"
     if kind == "resource_link":
         words = (block.get(key) for key in ("title", "name", "description", "mimeType"))
         about = ", ".join(dict.fromkeys(str(word) for word in words if word))
@@ -369,12 +386,19 @@ def _resource(resource: Mapping[str, Any]) -> str:
     uri = resource.get("uri", "")
     if "text" in resource:
         return f"[resource: {uri}]\n{resource['text']}"
-    return f"[resource: {uri}, {_binary(resource, 'blob')}; this chat has only its description]"
+    return f"[resource: {uri}, {_size(*_data({'resource': resource}))}; this chat has only its description]"
 
 
-def _binary(block: Mapping[str, Any], key: str) -> str:
-    n_bytes = int(len(str(block.get(key, ""))) * _BASE64_BYTES)
-    return f"{block.get('mimeType') or 'unknown type'}, {n_bytes:,} bytes"
+def _data(block: Mapping[str, Any]) -> tuple[str, str]:
+    """Return the MIME type and the Base64 of a block, or of the resource in it; empty where it has none."""
+    resource = block.get("resource")
+    holder, key = (resource, "blob") if isinstance(resource, Mapping) else (block, "data")
+    mime_type, data = holder.get("mimeType"), holder.get(key)
+    return (mime_type if isinstance(mime_type, str) else ""), (data if isinstance(data, str) else "")
+
+
+def _size(mime_type: str, data: str) -> str:
+    return f"{mime_type or 'unknown type'}, {int(len(data) * _BASE64_BYTES):,} bytes"
 
 
 def _is_said(structured: object, blocks: Sequence[Mapping[str, Any]]) -> bool:

@@ -10,6 +10,7 @@ import asyncio
 import contextlib
 import json
 from collections.abc import Callable, Coroutine, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -154,7 +155,7 @@ class McpServer:
                     if caller is context.requests:
                         answering.cancel()
             output = result_output(raw)
-            return ToolOutput(self._with_refusals(output.text), output.is_error, output.detail)
+            return replace(output, text=self._with_refusals(output.text))
 
     async def restart(self) -> None:
         await self._lifecycle.restart()

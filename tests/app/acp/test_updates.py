@@ -12,17 +12,18 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from app.acp.modes import MODES, decision_of, is_unasked, mode_of, permission_options
-from app.acp.updates import call_started, read_diff
+from app.acp.updates import call_changed, call_started, read_diff
 from app.chat.branches import TranscriptEntry
-from app.chat.conversation import Message
+from app.chat.conversation import Attachment, MediaFile, Message
 from app.cli.verbs.acp import acp
-from app.protocol.chat import ToolCall
+from app.protocol.chat import MediaPart, ToolCall
 from app.tools.approval import ApprovalQuestion, Decision
 from app.tools.builtin.edits import diff_of
-from app.tools.tool import BoundCommand, Effect, Preview, ToolResult
+from app.tools.tool import BoundCommand, Effect, Preview, ToolOutcome, ToolResult
 from tests.app.tools.fake import fake_tool
 
 PATH = "/project/a.txt"
+KINDS = ("image/png", "audio/wav", "image/png")
 
 
 def _shown(before: str, after: str) -> str:
@@ -155,3 +156,20 @@ def test_arguments_of_any_form_can_be_sent(arguments, shown):
 def test_a_line_that_no_file_has_is_no_place():
     (place,) = _started(f'{{"path": "a.txt", "first_line": {10**400}}}')["locations"]
     assert (place["path"], place["line"]) == ("/project/a.txt", None)
+
+
+def test_pictures_and_sounds_of_a_result_are_shown_below_its_text_unless_they_are_too_large():
+    picture, sound, large = (MediaFile(name * 64, kind, 1) for name, kind in zip("abc", KINDS, strict=True))
+    attachments = tuple(Attachment(each.sha256, "", each.mime_type, media=(each,)) for each in (picture, sound, large))
+    result = ToolResult(call_id="c1", tool="look", outcome=ToolOutcome.DONE)
+    message = Message(id=1, parent_id=None, role="tool", content="text", attachments=attachments, result=result)
+    contents = {picture.sha256: "AAAA", sound.sha256: "BBBB", large.sha256: "C" * (5 << 20)}
+    parts = {each.sha256: MediaPart(each.mime_type, contents[each.sha256]) for each in (picture, sound, large)}
+    entry = TranscriptEntry(message=message)
+    for update in (call_changed(entry, Path("/")), call_changed(entry, Path("/"), parts)):
+        text, *shown = [each.content for each in update.content]
+        assert "text" in text.text
+    assert [(each.type, each.mime_type, each.data) for each in shown] == [
+        ("image", "image/png", "AAAA"),
+        ("audio", "audio/wav", "BBBB"),
+    ]

@@ -83,8 +83,8 @@ class _TellingChat:
         await self._stored.write_result(message_id, result)
         _tell(changing=message_id, n=len(result.changes))
 
-    async def finish_call(self, message_id: int, content: str, result: ToolResult) -> None:
-        await self._stored.finish_call(message_id, content, result)
+    async def finish_call(self, message_id: int, content: str, *result: Any) -> None:
+        await self._stored.finish_call(message_id, content, *result)
         _tell(kept=message_id, content=content)
 
     @asynccontextmanager

@@ -2,12 +2,24 @@
 
 from __future__ import annotations
 
-import pytest
+from dataclasses import replace
 
-from app.chat.conversation import Attachment, Message, MessageState
-from app.chat.turns import CUT_OFF, NOT_RUN, turns_of
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from app.chat.conversation import Attachment, MediaFile, Message, MessageState
+from app.chat.turns import (
+    CUT_OFF,
+    MAX_RESULT_MEDIA,
+    MAX_RESULT_MEDIA_BYTES,
+    NO_LONGER_SENT,
+    NOT_RUN,
+    media_files_of,
+    turns_of,
+)
+from app.protocol.chat import MediaPart, ToolCall
 from app.protocol.chat import Message as Turn
-from app.protocol.chat import ToolCall
 from app.tools.tool import ToolOutcome, ToolResult
 
 ONE, TWO = ToolCall("c1", "read_file", '{"path": "a"}'), ToolCall("c2", "read_file", '{"path": "b"}')
@@ -113,3 +125,55 @@ def test_a_question_begins_with_its_documents_so_that_another_one_about_them_beg
 
 def test_a_question_without_documents_is_one_part():
     assert _turns(_message(1, "user", "Who?"))[0].part_ends == ()
+
+
+def _picture(number: int, n_bytes: int = 10) -> Message:
+    file = MediaFile(f"{number:064}", "image/png", n_bytes)
+    call = ToolCall(f"c{number}", "look")
+    seen = Attachment("picture 1", "", "image/png", media=(file,))
+    return replace(_result(number, call, f"[picture of {number}]"), attachments=(seen,))
+
+
+def _looks(n_pictures: int, n_bytes: int = 10) -> list[Message]:
+    """Return a branch on which a tool returned pictures, one after the other."""
+    branch = [ASKED]
+    for number in range(3, 2 * n_pictures + 3, 2):
+        branch += [
+            _message(number - 1, "assistant", calls=(ToolCall(f"c{number}", "look"),)),
+            _picture(number, n_bytes),
+        ]
+    return branch
+
+
+def _shown(branch: list[Message]) -> list[int]:
+    """Return the numbers of the messages whose pictures are sent, having checked that the others say so."""
+    parts = {file.sha256: MediaPart("image/png", file.sha256) for file in media_files_of(branch)}
+    turns = [turn for turn in turns_of(branch, parts) if turn.role == "tool"]
+    assert all((NO_LONGER_SENT in turn.content) is not bool(turn.media) for turn in turns)
+    shown = [int(turn.media[0].base64) for turn in turns if turn.media]
+    assert shown == [int(sha256) for sha256 in parts], "what is read of the disk is what is sent"
+    return shown
+
+
+def test_pictures_of_results_are_sent_with_them():
+    assert _shown(_looks(3)) == [3, 5, 7]
+
+
+@given(st.integers(1, 150))
+def test_of_many_pictures_of_results_the_latest_are_sent_and_the_prompt_seldom_changes_before_its_end(n_pictures: int):
+    shown, after = _shown(_looks(n_pictures)), _shown(_looks(n_pictures + 1))
+    assert shown[-1] == 2 * n_pictures + 1
+    assert len(shown) <= MAX_RESULT_MEDIA
+    assert after[:-1] in (shown, shown[len(shown) - len(after) + 1 :])
+    assert len(after) > MAX_RESULT_MEDIA // 2 or n_pictures < MAX_RESULT_MEDIA
+
+
+def test_pictures_of_results_have_no_more_bytes_than_a_prompt():
+    assert len(_shown(_looks(4, MAX_RESULT_MEDIA_BYTES // 2))) == 2
+    assert _shown(_looks(1, 2 * MAX_RESULT_MEDIA_BYTES)) == [3], "the last result is sent whole"
+
+
+def test_pictures_before_a_summary_are_not_sent():
+    branch = _looks(2)
+    summary = _message(branch[-1].id + 1, "summary", "They are red.")
+    assert _shown([*branch, summary, _message(summary.id + 1, "user", "Are they?")]) == []

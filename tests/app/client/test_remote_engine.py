@@ -13,9 +13,11 @@ from app.protocol.chat import (
     AnswerDelta,
     Completed,
     GenerationOptions,
+    MediaPart,
     Message,
     PromptProgress,
     ThreadUse,
+    ToolCall,
     ToolCallDelta,
 )
 from app.protocol.errors import RequestError, ServiceError
@@ -353,3 +355,59 @@ async def test_a_context_that_is_no_length_is_unknown(n_ctx: object) -> None:
     listed = {"data": [{"id": "m", "max_model_len": n_ctx}]}
     async with _engine(lambda _request: httpx.Response(200, json=listed)) as engine:
         assert (await engine.status()).models[0].n_ctx == 0
+
+
+PNG, WAV = MediaPart("image/png", "AAAA"), MediaPart("audio/wav", "BBBB")
+LOOKED = [
+    Message("user", "Look."),
+    Message("assistant", calls=(ToolCall("c1", "look"), ToolCall("c2", "hear"))),
+    Message("tool", "[picture 1]", (PNG,), call_id="c1"),
+    Message("tool", "[sound 1]", (WAV,), call_id="c2"),
+    Message("assistant", "Red."),
+]
+SHOWN = {"type": "image_url", "image_url": {"url": "data:image/png;base64,AAAA"}}
+
+
+@pytest.mark.parametrize(
+    ("listed", "looked"),
+    [
+        ({"data": [{"id": "m"}]}, None),  # nobody knows what it reads, and it may refuse each later question
+        ({"data": [{"id": "m", "architecture": {"input_modalities": ["text"]}}]}, None),
+        ({"data": [{"id": "m", "architecture": "llama"}], "models": "none"}, None),
+        ({"data": [{"id": "m", "architecture": {"input_modalities": ["text", "image"]}}]}, "a turn of the user"),
+        (
+            {
+                "data": [{"id": "m", "owned_by": "llamacpp"}],
+                "models": [{"name": "m", "capabilities": ["completion", "multimodal"]}],
+            },
+            "the result",
+        ),
+        (
+            {"data": [{"id": "m", "owned_by": "llamacpp"}], "models": [{"name": "m", "capabilities": ["completion"]}]},
+            None,
+        ),
+    ],
+    ids=["unknown", "OpenRouter, blind", "another form", "OpenRouter", "llama-server", "llama-server, blind"],
+)
+async def test_a_picture_of_a_result_goes_where_an_engine_that_sees_takes_it(
+    listed: dict[str, object], looked: str | None
+) -> None:
+    bodies = []
+
+    def answer(request: httpx.Request) -> httpx.Response:
+        if request.url.path == "/v1/models":
+            return httpx.Response(200, json=listed)
+        bodies.append(json.loads(request.content))
+        return httpx.Response(200, text='data: {"choices": [{"delta": {"content": "x"}}]}\n\ndata: [DONE]\n\n')
+
+    async with _engine(answer) as engine:
+        model = await engine.load("m")
+        assert [event async for event in engine.chat(LOOKED, model)]
+    messages = bodies[0]["messages"]
+    results = ["[picture 1]", "[sound 1]"]
+    if looked == "the result":
+        results[0] = [SHOWN, {"type": "text", "text": "[picture 1]"}]
+    assert [message["content"] for message in messages[2:4]] == results
+    added = messages[4:-1]
+    assert [message["role"] for message in added] == (["user"] if looked == "a turn of the user" else [])
+    assert all(message["content"][0] == SHOWN for message in added)

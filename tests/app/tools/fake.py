@@ -194,7 +194,7 @@ class FakeToolBackend:
         outcome = ToolOutcome.FAILED if output.is_error else ToolOutcome.DONE
         n_bytes = len(output.text.encode("utf-8", "replace"))
         finished = replace(result, outcome=outcome, detail=output.detail, n_bytes=n_bytes)
-        return FinishedCall(bounded(output.text, request.max_characters), finished, rule)
+        return FinishedCall(bounded(output.text, request.max_characters), finished, rule, media=output.media)
 
     async def undo(self, changes: Sequence[FileChange]) -> tuple[FileChange, ...]:
         for change in changes:

@@ -352,7 +352,8 @@ class AttachmentScreen(ModalScreen[AttachmentOutcome | None]):
 
 
 class MediaScreen(ModalScreen[AttachmentOutcome | None]):
-    """The pictures of an attachment, as large as the terminal shows them, or the name and the length of a sound."""
+    """The pictures of an attachment, as large as the terminal shows them, or the name and the length of a sound. One
+    that `is_sent` stays in its message."""
 
     CSS_PATH = "attachment_screen.tcss"
     BINDINGS: ClassVar[list[BindingType]] = [
@@ -360,9 +361,10 @@ class MediaScreen(ModalScreen[AttachmentOutcome | None]):
         Binding("escape,enter", "dismiss(None)", "Close", id="media-close", tooltip="Go back"),
     ]
 
-    def __init__(self, attachment: Attachment) -> None:
+    def __init__(self, attachment: Attachment, *, is_sent: bool = False) -> None:
         super().__init__()
         self._attachment = attachment
+        self._is_sent = is_sent
 
     def compose(self) -> ComposeResult:
         with Vertical(id="attachment") as panel:
@@ -372,7 +374,8 @@ class MediaScreen(ModalScreen[AttachmentOutcome | None]):
                     if not file.is_sound:
                         yield PictureView(file.sha256, partial(media_content, self.app, file), whole_screen_bounds)
             yield Static(printable_line(self._attachment.label), markup=False, id="label")
-            yield Static("Ctrl+R removes it · Esc closes", markup=False, id="keys")
+            yield Static("Esc closes" if self._is_sent else "Ctrl+R removes it · Esc closes", markup=False, id="keys")
 
     def action_remove(self) -> None:
-        self.dismiss(AttachmentOutcome("remove"))
+        if not self._is_sent:
+            self.dismiss(AttachmentOutcome("remove"))

@@ -13,7 +13,7 @@ from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
 from textual.containers import Container, Horizontal, Vertical
 from textual.content import Content
-from textual.events import Key, Paste
+from textual.events import Click, Key, Paste
 from textual.geometry import Offset, Region, Size
 from textual.message import Message
 from textual.reactive import reactive
@@ -33,12 +33,12 @@ from tui.chat.commands import MESSAGE_COMMANDS
 from tui.chat.format import answer_line
 from tui.chat.notices import ErrorPanel
 from tui.chat.tools.calls import SIGNS, FoldLine, ToolCallView
-from tui.design.words import cut
+from tui.design.words import cut, side_by_side
 from tui.markdown.document import code_blocks
 from tui.markdown.widget import MarkdownText
 from tui.pictures.picture_view import PictureView, media_content, picture_bounds
 
-_MAX_PICTURES = 4  # of a question; the names say how many it has
+_MAX_PICTURES = 4  # of a message; the names say how many it has
 # Command and label by role; the key is in bold.
 _EDIT, _DELETE, _COPY = ("edit", "[b]E[/b] edit"), ("delete", "[b]Del[/b]ete"), ("copy-message", "[b]Y[/b] copy")
 _ACTIONS: dict[Role, tuple[tuple[str, str], ...]] = {
@@ -101,6 +101,7 @@ class MessageView(Vertical, can_focus=True):
                 yield QuestionView(self.entry.message.content)
         elif self.entry.message.role == "tool":
             yield ToolCallView(self.entry)
+            yield from _result_media(self.entry.message.attachments)
         elif self.entry.beside is None:
             yield AnswerView(self.entry)
         else:
@@ -189,6 +190,8 @@ class MessageView(Vertical, can_focus=True):
         self.entry = entry
         ids = [version and version.message.id for version in (before.beside, entry.beside)]
         is_rewritten = entry.message.role == "assistant" and entry.message.content != before.message.content
+        if before.message.attachments != entry.message.attachments:  # of a call that has ended
+            await self.mount_all(_result_media(entry.message.attachments), after=self.query_one(ToolCallView))
         if ids[0] != ids[1] or is_rewritten:
             await self.recompose()
             self._show_bar()
@@ -390,10 +393,12 @@ class QuestionView(Static):
 
 
 class AttachmentLabels(Widget):
-    """The names of a question's attachments, and how much each one is: side by side where there is room, each whole."""
+    """The names of a message's attachments, and how much each one is: side by side where there is room, each whole. A
+    click opens its pictures as large as the terminal shows them."""
 
     def __init__(self, attachments: tuple[Attachment, ...], *, is_alone: bool) -> None:
         super().__init__(classes="-alone" if is_alone else None)
+        self._attachments = attachments
         self._labels = [printable_line(attachment.label) for attachment in attachments]
 
     def get_content_height(self, container: Size, viewport: Size, width: int) -> int:  # noqa: ARG002
@@ -402,21 +407,29 @@ class AttachmentLabels(Widget):
     def render(self) -> Content:
         return Content("\n".join(label_rows(self._labels, self.content_size.width)))
 
+    def on_click(self, event: Click) -> None:
+        if event.get_content_offset(self) is None or self.screen.get_selected_text():
+            return
+        place, width = event.get_content_offset_capture(self), self.content_size.width
+        for number, attachment in enumerate(self._attachments, start=1):
+            *_, row = rows = label_rows(self._labels[:number], width)  # ends with the label of the attachment
+            if attachment.media and (place.y, place.x < cell_len(row)) == (len(rows) - 1, True):
+                from tui.chat.composer.attachment_bar import MediaScreen  # not at the start
+
+                event.stop()
+                self.app.push_screen(MediaScreen(attachment, is_sent=True))
+                return
+
 
 def label_rows(labels: Sequence[str], n_cells: int) -> list[str]:
     """Return labels in brackets as rows of `n_cells`; one that is longer is cut, never broken."""
-    rows: list[str] = []
-    for label in labels:
-        shown = f"[{cut(label, max(1, n_cells - len('[]')))}]"
-        if rows and cell_len(rows[-1]) + len(_BETWEEN_LABELS) + cell_len(shown) <= n_cells:
-            rows[-1] += f"{_BETWEEN_LABELS}{shown}"
-        else:
-            rows.append(shown)
-    return rows
+    shown = [f"[{cut(label, max(1, n_cells - len('[]')))}]" for label in labels]
+    rows = side_by_side(map(cell_len, shown), n_cells, len(_BETWEEN_LABELS))
+    return [_BETWEEN_LABELS.join(shown[index] for index in row) for row in rows]
 
 
 class PictureRow(Horizontal):
-    """The first pictures of a question, side by side."""
+    """The first pictures of a message, side by side."""
 
     def __init__(self, pictures: tuple[MediaFile, ...]) -> None:
         super().__init__()
@@ -426,6 +439,16 @@ class PictureRow(Horizontal):
         bounds = partial(picture_bounds, n_beside=len(self._pictures))
         for file in self._pictures:
             yield PictureView(file.sha256, partial(media_content, self.app, file), bounds)
+
+
+def _result_media(attachments: tuple[Attachment, ...]) -> list[Widget]:
+    """Return what shows the pictures and sounds of a call's result below it."""
+    pictures = pictures_of(attachments)
+    shown: list[Widget] = [PictureRow(pictures)] if pictures else []
+    shown += [AttachmentLabels(attachments, is_alone=True)] if attachments else []
+    for widget in shown:
+        widget.add_class("-result")
+    return shown
 
 
 def pictures_of(attachments: tuple[Attachment, ...]) -> tuple[MediaFile, ...]:

@@ -16,6 +16,8 @@ from typing import Any
 import ollama
 import pytest
 
+from app.client.connection import chat_body
+from app.protocol.chat import GenerationOptions, MediaPart, Message, Tool, ToolCall
 from tests.app.chat.attachments.files import pdf_of
 from tests.app.running import RunningService
 from tests.app.service.api import sdk
@@ -99,6 +101,19 @@ def test_the_answer_depends_on_the_picture_and_a_second_one_finds_it_cached(seei
     assert first["choices"][0]["message"] != changed["choices"][0]["message"]
     cached = again["usage"]["prompt_tokens_details"]["cached_tokens"]
     assert cached >= again["usage"]["prompt_tokens"] - 1
+
+
+def test_a_chat_s_result_of_a_tool_has_its_picture_for_the_model(seeing: RunningService) -> None:
+    def counted(*media: MediaPart) -> int:
+        called = Message("assistant", calls=(ToolCall("c1", "look", "{}"),))
+        result = Message("tool", "[picture 1]", media, call_id="c1", name="look")
+        options = GenerationOptions(max_tokens=4, tools=(Tool("look"),))
+        body = {**chat_body([Message("user", "Look."), called, result], "tiny", options), "stream": False}
+        response = seeing.http.post("/v1/chat/completions", json={**body, "stream_options": None})
+        assert response.status_code == 200, response.text
+        return int(response.json()["usage"]["prompt_tokens"])
+
+    assert counted(MediaPart("image/png", FILE)) == counted() + N_PICTURE
 
 
 def test_a_conversation_goes_on_from_its_pictures(seeing: RunningService) -> None:

@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from app.protocol.chat import MediaPart
 from app.tools.mcp.config import ToolError
 from app.tools.mcp.listing import (
     BUILT_IN_SERVERS,
@@ -27,6 +28,7 @@ from app.tools.mcp.listing import (
     server_names,
     tool_names,
 )
+from app.tools.tool import MAX_MEDIA, MAX_MEDIA_BASE64
 from quantizer.system.errors import UsageError
 from tests.app.tools.mcp.scripted import tool_entry
 
@@ -195,8 +197,8 @@ def text(value: str) -> dict[str, Any]:
     [
         (text("hello"), "hello"),
         (
-            {"type": "image", "mimeType": "image/png", "data": IMAGE},
-            "[image: image/png, 300 bytes; this chat has only its description]",
+            {"type": "image", "mimeType": "text/html", "data": IMAGE},
+            "[image: text/html, 300 bytes; this chat has only its description]",
         ),
         ({"type": "audio", "data": ""}, "[audio: unknown type, 0 bytes; this chat has only its description]"),
         (
@@ -214,6 +216,29 @@ def text(value: str) -> dict[str, Any]:
 )
 def test_a_kind_of_content_says_what_it_is(block: dict[str, Any], said: str) -> None:
     assert result_output({"content": [block]}).text == said
+
+
+def test_pictures_and_sounds_are_beside_the_text_which_names_each_in_its_place() -> None:
+    picture, sound = {"type": "image", "mimeType": "image/png", "data": IMAGE}, {"mimeType": "audio/wav", "blob": IMAGE}
+    embedded = {"type": "resource", "resource": {"uri": "n://1", **sound}}
+    output = result_output({"content": [text("Here:"), picture, text("and"), embedded, picture]})
+    assert output.text.splitlines() == [
+        "Here:",
+        "[picture 1: image/png, 300 bytes]",
+        "and",
+        "[sound 1 of n://1: audio/wav, 300 bytes]",
+        "[picture 2: image/png, 300 bytes]",
+    ]
+    png, wav = MediaPart("image/png", IMAGE), MediaPart("audio/wav", IMAGE)
+    assert output.media == (png, wav, png)
+
+
+def test_a_result_has_no_more_pictures_than_a_model_may_look_at_and_the_rest_are_named() -> None:
+    picture = {"type": "image", "mimeType": "image/png", "data": IMAGE}
+    large = {**picture, "data": "A" * MAX_MEDIA_BASE64}
+    output = result_output({"content": [picture, large, *[picture] * MAX_MEDIA]})
+    assert len(output.media) == MAX_MEDIA
+    assert output.text.count("this chat has only its description") == 2
 
 
 def test_an_error_of_the_tool_is_one() -> None:

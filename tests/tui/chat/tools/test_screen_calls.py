@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import hashlib
 from dataclasses import replace
 
 import pytest
 
-from app.chat.conversation import Chat, Message, MessageState, Transcript
+from app.chat.conversation import Attachment, Chat, MediaFile, Message, MessageState, Transcript
 from app.chat.repository import SqliteChatRepository
 from app.chat.store.chat_store import ChatStore
 from app.protocol.chat import ToolCall
 from app.tools.tool import FileChange, ToolOutcome, ToolResult
+from tests.app.chat.attachments.files import picture_of
 from tests.app.client.scripted_client import ScriptedClient
 
 READ = ToolCall("call-1", "read_file", '{"path": "sum.py"}')
@@ -132,3 +134,25 @@ async def test_a_call_that_was_cut_off_says_so_and_one_that_was_undone_too(open_
     undone = replace(REPAIR[4], result=replace(REPAIR[4].result, is_undone=True))
     async with opened(open_app, tmp_path, (*REPAIR[:2], cut, REPAIR[3], undone)) as user:
         await user.sees("? read sum.py · cut off: what it did is not known", "✓ edit sum.py · +1 −1 lines · undone")
+
+
+@pytest.mark.slow
+async def test_a_picture_of_a_result_is_named_below_its_call_and_a_click_opens_it(open_app, tmp_path):
+    content = picture_of()
+    file = MediaFile(hashlib.sha256(content).hexdigest(), "image/png", len(content))
+    seen = Attachment("picture 1", "", "image/png", "64 × 48, 192 B", (file,))
+    looked = replace(REPAIR[2], attachments=(seen,))
+    with ChatStore(tmp_path) as store:
+        store.files.keep({file.sha256: content})
+    async with opened(open_app, tmp_path, (*REPAIR[:2], looked)) as user:
+        await user.sees("▀▀▀")  # the picture itself, which pushes its name down
+        await user.sees("[picture 1, 64 × 48, 192 B]")
+        rows = user.screen_text.splitlines()
+        (y,) = (number for number, row in enumerate(rows) if "[picture 1" in row)
+        assert "read sum.py" in "".join(rows[:y])
+        await user.pilot.click(offset=(rows[y].index("[picture") + 2, y))
+        await user.sees("Esc closes")
+        assert "Ctrl+R" not in user.screen_text, "what was sent is not removed"
+        await user.presses("ctrl+r", "escape")
+        await user.no_longer_sees("Esc closes")
+        assert "[picture 1" in user.screen_text
