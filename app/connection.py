@@ -14,7 +14,7 @@ from app.chat.backend import ChatBackend, ConnectionState
 from app.common.event_log import log_event
 from app.protocol.errors import RequestError, ServiceError
 from app.settings.settings import Settings
-from quantizer.system.errors import EngineError, UsageError, UserError
+from quantizer.system.errors import EngineError, StorageError, UsageError, UserError
 
 if TYPE_CHECKING:
     from app.client.service_client import ServiceClient
@@ -277,6 +277,23 @@ async def localllm_service(connection: ServiceConnection) -> ServiceClient:
 
 
 # Which model: what a person types after `/model`, a part of its name.
+
+
+async def forget_chat(connection: ServiceConnection, settings: Settings, prompt_cache_key: str) -> None:
+    """Delete what was computed of a deleted chat, by the service where it answers, and log what kept it from that."""
+    from app.chat.repository import delete_prefixes  # a face has it already
+
+    async def forget(keys: Sequence[str]) -> None:
+        await (await localllm_service(connection)).forget_prefixes(keys)
+
+    try:
+        failure: UserError | None = await delete_prefixes(
+            [prompt_cache_key], settings.cache_dir, forget, is_own_service=not settings.connect
+        )
+    except StorageError as error:
+        failure = error
+    if failure is not None:
+        log_event("app", f"The prefixes of a deleted chat may be left: {failure}")
 
 
 async def local_models(connection: ServiceConnection) -> tuple[LocalModel, ...]:

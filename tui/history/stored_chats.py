@@ -3,20 +3,17 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 from app.chat.conversation import Chat
 from app.chat.files import ExportProgress, export_of, export_to
-from app.chat.repository import delete_prefixes
 from app.chat.store.chat_store import StoreThread
-from app.common.event_log import log_event
 from app.common.terminal import printable_line
-from app.connection import localllm_service
-from quantizer.system.errors import StorageError, UserError
-from tui.context import AppContext
+from app.connection import forget_chat
+from quantizer.system.errors import UserError
 from tui.widgets.dialogs import InputDialog, ProgressDialog
 from tui.widgets.screens import CommandScreen
 
@@ -49,7 +46,8 @@ class StoredChats:
         context = self._screen.app_context
         await context.session.stop_chat(chat.id)
         await self._thread.do(lambda store: store.chats.delete(chat.id))
-        self._screen.app.run_worker(_delete_prefixes(context, chat))  # also when this screen is left
+        forgetting = forget_chat(context.connection, context.settings, chat.prompt_cache_key)
+        self._screen.app.run_worker(forgetting)  # also when this screen is left
         self.deleted.append(chat)
         context.session.leave(chat.id)
         self._screen.inform(f"{quoted(chat)} is deleted. {how_to_restore}")
@@ -105,23 +103,6 @@ class StoredChats:
         finally:
             stop()
             dialog.end()
-
-
-async def _delete_prefixes(app_context: AppContext, chat: Chat) -> None:
-    """Delete what was computed of a deleted chat, and log what kept it from being deleted."""
-
-    async def forget(keys: Sequence[str]) -> None:
-        await (await localllm_service(app_context.connection)).forget_prefixes(keys)
-
-    settings = app_context.settings
-    try:
-        failure: UserError | None = await delete_prefixes(
-            [chat.prompt_cache_key], settings.cache_dir, forget, is_own_service=not settings.connect
-        )
-    except StorageError as error:
-        failure = error
-    if failure is not None:
-        log_event("app", f"The prefixes of a deleted chat may be left: {failure}")
 
 
 def path_of(line: str) -> Path:

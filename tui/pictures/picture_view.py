@@ -24,7 +24,6 @@ from textual.widget import Widget
 from textual.widgets import Static
 
 from app.chat.conversation import MediaFile
-from app.common.media_formats import without_damaged_metadata
 from app.common.terminal import printable_line
 from quantizer.system.errors import UserError
 from tui.pictures.terminal_graphics import TerminalGraphics, graphics_of
@@ -64,6 +63,8 @@ def read_preview(data: bytes) -> Preview:
     """Return a small copy of the picture in `data`. Takes up to a second. Raises PictureError."""
     import PIL
     from PIL import Image, ImageOps
+
+    from app.common.media_formats import without_damaged_metadata
 
     Image.MAX_IMAGE_PIXELS = None  # its warning would be written over the screen; ours is the limit below
     try:
