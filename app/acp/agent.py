@@ -10,7 +10,7 @@ import asyncio
 import logging
 import re
 import uuid
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -26,8 +26,11 @@ from acp.schema import (
     AuthenticateRequest,
     AuthenticateResponse,
     CancelNotification,
+    ClientCapabilities,
     CloseSessionRequest,
     CloseSessionResponse,
+    DeleteSessionRequest,
+    DeleteSessionResponse,
     HttpMcpServer,
     Implementation,
     InitializeRequest,
@@ -48,6 +51,7 @@ from acp.schema import (
     SessionAdditionalDirectoriesCapabilities,
     SessionCapabilities,
     SessionCloseCapabilities,
+    SessionDeleteCapabilities,
     SessionInfo,
     SessionListCapabilities,
     SessionResumeCapabilities,
@@ -61,7 +65,7 @@ from acp.schema import (
 from pydantic import BaseModel, ValidationError
 
 from app import __version__
-from app.acp.editor import Editor, EditorBuffers
+from app.acp.editor import Editor, EditorBuffers, EditorTerminal
 from app.acp.modes import Mode, mode_state
 from app.acp.session import EditorSession
 from app.acp.stdio import StdioTransport
@@ -74,7 +78,7 @@ from app.chat.tool_switches import RequestedTools
 from app.common.event_log import log_event
 from app.common.extras import MCP
 from app.common.terminal import printable_line
-from app.connection import ServiceConnection, find_model, is_localllm, local_models, local_service
+from app.connection import ServiceConnection, find_model, forget_chat, is_localllm, local_models, local_service
 from app.settings.settings import Settings
 from app.tools.approval import ToolSettings
 from app.tools.lazy import LazyTools
@@ -166,7 +170,11 @@ class Agent:
     # Methods
 
     async def initialize(self, request: InitializeRequest) -> InitializeResponse:
-        self.editor.capabilities = request.client_capabilities or self.editor.capabilities
+        given = request.client_capabilities
+        if given is not None:
+            # In place of what is malformed the package puts a dictionary of defaults, whatever the type says.
+            dumped = given if isinstance(given, dict) else given.model_dump(by_alias=True, warnings=False)
+            self.editor.capabilities = ClientCapabilities.model_validate(dumped)
         self._connection.connect()  # while the editor draws
         has_mcp = MCP.is_installed
         return InitializeResponse(
@@ -181,6 +189,7 @@ class Agent:
                     list=SessionListCapabilities(),
                     resume=SessionResumeCapabilities(),
                     close=SessionCloseCapabilities(),
+                    delete=SessionDeleteCapabilities(),
                     additional_directories=SessionAdditionalDirectoriesCapabilities(),
                 ),
             ),
@@ -230,6 +239,18 @@ class Agent:
         await session.close()
         return CloseSessionResponse()
 
+    async def delete_session(self, request: DeleteSessionRequest) -> DeleteSessionResponse:
+        """Delete the chat of a session, open or not; the app restores it for a week."""
+        session_id = request.session_id
+        chat_id = await self._repository.thread.do(lambda store: _chat_of(store, session_id))
+        if chat_id is None:
+            await self.close_session(CloseSessionRequest(session_id=session_id))  # one that was not asked anything yet
+            return DeleteSessionResponse()
+        await self._close_sessions_of(chat_id)
+        key = await self._repository.thread.do(lambda store: _deleted(store, chat_id))
+        self._in_background(forget_chat(self._connection, self._options.settings, key))
+        return DeleteSessionResponse()
+
     async def set_mode(self, request: SetSessionModeRequest) -> SetSessionModeResponse:
         await self._open_session(request.session_id).set_mode(request.mode_id)
         return SetSessionModeResponse()
@@ -262,7 +283,8 @@ class Agent:
         """Return a session, and the names of the MCP servers that its editor gave."""
         options = self._options
         configs = _configs(servers or (), folders[0])
-        tools = LazyTools(options.settings, configs, EditorBuffers(self.editor, session_id), folders[0])
+        terminal = EditorTerminal(self.editor, session_id)
+        tools = LazyTools(options.settings, configs, EditorBuffers(self.editor, session_id), folders[0], terminal)
         session = EditorSession(
             session_id,
             opened,
@@ -273,6 +295,7 @@ class Agent:
             connection=self._connection,
             repository=self._repository,
             tools=tools,
+            terminal=terminal,
             settings=options.settings,
             has_default_tools=options.has_default_tools and not opened.conversation.messages,
         )
@@ -287,16 +310,19 @@ class Agent:
         chat_id = await self._repository.thread.do(lambda store: _chat_of(store, session_id))
         if chat_id is None:
             return self._open_session(session_id)  # one that was not asked anything yet
-        # A chat is open once: also where the editor has it under the two names that it may have.
-        for former in [each for each in self._sessions.values() if each.chat.stored.id == chat_id]:
-            del self._sessions[former.id]
-            await former.close()
+        await self._close_sessions_of(chat_id)  # a chat is open once
         session, given = self._session(session_id, await self._repository.open(chat_id), folders, request.mcp_servers)
         conversation = session.chat.conversation
         tools = _in_folders(conversation.settings.tools, folders, given)
         conversation.settings = replace(conversation.settings, tools=tools)
         await self._add(session)
         return session
+
+    async def _close_sessions_of(self, chat_id: int) -> None:
+        """Close the sessions of a chat, which an editor may have under the two names that it may have."""
+        for session in [each for each in self._sessions.values() if each.chat.stored.id == chat_id]:
+            del self._sessions[session.id]
+            await session.close()
 
     async def _add(self, session: EditorSession) -> None:
         self._sessions[session.id] = session
@@ -306,10 +332,13 @@ class Agent:
         """Return what a person can choose in a session, for the response that opens it. What can be typed there is told
         behind that: an editor does not know the session before."""
         config_options = await session.options()
-        task = asyncio.create_task(session.introduce())
+        self._in_background(session.introduce())
+        return {"modes": mode_state(session.mode), "config_options": config_options}
+
+    def _in_background(self, work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.create_task(work)
         self._background.add(task)
         task.add_done_callback(self._background.discard)
-        return {"modes": mode_state(session.mode), "config_options": config_options}
 
 
 class SharedModels:
@@ -396,6 +425,13 @@ def _chat_of(store: ChatStore, session_id: str) -> int | None:
     except UnknownChatError:
         return None
     return None
+
+
+def _deleted(store: ChatStore, chat_id: int) -> str:
+    """Delete a chat, and return what requests called it."""
+    key = store.chats.get(chat_id).prompt_cache_key
+    store.chats.delete(chat_id)
+    return key
 
 
 def _listed(store: ChatStore, folder: str, after_id: int | None) -> list[tuple[Chat, str]]:
@@ -499,6 +535,7 @@ _METHODS: Mapping[str, _Method] = {
     AGENT_METHODS["session_resume"]: _Method(ResumeSessionRequest, Agent.resume_session),
     AGENT_METHODS["session_list"]: _Method(ListSessionsRequest, Agent.list_sessions),
     AGENT_METHODS["session_close"]: _Method(CloseSessionRequest, Agent.close_session),
+    AGENT_METHODS["session_delete"]: _Method(DeleteSessionRequest, Agent.delete_session),
     AGENT_METHODS["session_set_mode"]: _Method(SetSessionModeRequest, Agent.set_mode),
     AGENT_METHODS["session_set_config_option"]: _Method(None, Agent.set_option),
     AGENT_METHODS["session_prompt"]: _Method(PromptRequest, Agent.prompt),

@@ -1,10 +1,12 @@
-"""The editor at the other end: what it is told, and what it is asked for: permissions, and files as its buffers have
-them."""
+"""The editor at the other end: what it is told, and what it is asked for: permissions, files as its buffers have them,
+and commands in its terminals."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+import signal
+from collections.abc import Awaitable, Callable, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -14,19 +16,35 @@ from acp.meta import CLIENT_METHODS
 from acp.schema import (
     ClientCapabilities,
     CreateFormSessionElicitationRequest,
+    CreateTerminalRequest,
+    CreateTerminalResponse,
+    EnvVariable,
     FileSystemCapabilities,
+    KillTerminalRequest,
+    KillTerminalResponse,
     ReadTextFileRequest,
     ReadTextFileResponse,
+    ReleaseTerminalRequest,
+    ReleaseTerminalResponse,
     RequestPermissionRequest,
     RequestPermissionResponse,
+    TerminalOutputRequest,
+    TerminalOutputResponse,
+    WaitForTerminalExitRequest,
+    WaitForTerminalExitResponse,
     WriteTextFileRequest,
     WriteTextFileResponse,
 )
 from pydantic import BaseModel, ValidationError
 
+from app.tools.builtin.processes import Ended
 from app.tools.file_access import MAX_FILE_BYTES
-from quantizer.system.errors import StorageError
+from app.tools.tool import BoundCommand
+from quantizer.figures import format_number
+from quantizer.system.errors import EngineError, StorageError
 
+_MAX_OUTPUT_BYTES = 1 << 20  # of a command, its end: more than any model reads
+_TERMINAL_TIMEOUT_S = 30.0  # of an editor that opens a terminal, or tells what is in it
 _FILE_TIMEOUT_S = 30.0  # of an editor that opens a file, which may ask a remote machine
 _Answer = TypeVar("_Answer", bound=BaseModel)
 
@@ -59,7 +77,7 @@ class Editor:
 
     async def permission(self, request: RequestPermissionRequest) -> RequestPermissionResponse | None:
         """Return the person's answer, None where the editor failed to ask. Raises EditorGoneError."""
-        return await self._asked("session_request_permission", request, RequestPermissionResponse)
+        return await self.asked("session_request_permission", request, RequestPermissionResponse)
 
     async def fill(self, request: CreateFormSessionElicitationRequest) -> Mapping[str, Any] | None:
         """Return what the person filled into a form, None where they did not, or the editor has none."""
@@ -67,7 +85,7 @@ class Editor:
         if elicitation is None or elicitation.form is None:
             return None
         try:
-            answer = await self._asked("elicitation_create", request, _FormAnswer)
+            answer = await self.asked("elicitation_create", request, _FormAnswer)
         except EditorGoneError:
             return None
         return answer.content or {} if answer is not None and answer.action == "accept" else None
@@ -77,7 +95,7 @@ class Editor:
         request = ReadTextFileRequest(session_id=session_id, path=str(path))
         try:
             async with asyncio.timeout(_FILE_TIMEOUT_S):
-                answer = await self._asked("fs_read_text_file", request, ReadTextFileResponse)
+                answer = await self.asked("fs_read_text_file", request, ReadTextFileResponse)
         except (TimeoutError, EditorGoneError):
             return None
         return answer.content if answer is not None and len(answer.content) <= MAX_FILE_BYTES else None
@@ -87,11 +105,11 @@ class Editor:
         request = WriteTextFileRequest(session_id=session_id, path=str(path), content=text)
         try:
             async with asyncio.timeout(_FILE_TIMEOUT_S):
-                return await self._asked("fs_write_text_file", request, WriteTextFileResponse) is not None
+                return await self.asked("fs_write_text_file", request, WriteTextFileResponse) is not None
         except (TimeoutError, EditorGoneError):
             return False
 
-    async def _asked(self, method: str, request: BaseModel, kind: type[_Answer]) -> _Answer | None:
+    async def asked(self, method: str, request: BaseModel, kind: type[_Answer]) -> _Answer | None:
         """Return the answer to a request, None for an error and for what is no such answer."""
         try:
             answer = await self._connected.send_request(CLIENT_METHODS[method], _dumped(request))
@@ -133,6 +151,74 @@ class EditorBuffers:
             # Its person, or its rules, may have said no: nothing is written behind its back.
             raise StorageError(f"The editor did not write {path.name}.", "Ask the user what they want instead.")
         return True
+
+
+class EditorTerminal:
+    """The `CommandTerminal` of one session. `on_opened` gets the id of each terminal before its command ends, so that
+    the editor shows it within the call."""
+
+    def __init__(self, editor: Editor, session_id: str) -> None:
+        self.on_opened: Callable[[str], Awaitable[None]] | None = None
+        self._editor = editor
+        self._session_id = session_id
+
+    @property
+    def is_offered(self) -> bool:
+        return bool(self._editor.capabilities.terminal)
+
+    async def run(self, command: BoundCommand, variables: Mapping[str, str], timeout_s: float) -> Ended:
+        request = CreateTerminalRequest(
+            session_id=self._session_id,
+            command=command.program,
+            args=list(command.argv[1:]),
+            env=[EnvVariable(name=name, value=value) for name, value in variables.items()],
+            cwd=command.folder,
+            output_byte_limit=_MAX_OUTPUT_BYTES,
+        )
+        opened = await self._answered("terminal_create", request, CreateTerminalResponse)
+        if opened is None:
+            # Its person, or its rules, may have said no: nothing runs behind its back.
+            raise EngineError("The editor did not run the command.", "Ask the user what they want instead.")
+        place: dict[str, Any] = {"session_id": self._session_id, "terminal_id": opened.terminal_id}
+        try:
+            if self.on_opened is not None:
+                await self.on_opened(opened.terminal_id)
+            waiting = WaitForTerminalExitRequest(**place)
+            exit_, reason = None, ""
+            try:
+                async with asyncio.timeout(timeout_s):
+                    exit_ = await self._editor.asked("terminal_wait_for_exit", waiting, WaitForTerminalExitResponse)
+            except TimeoutError:
+                reason = f"it took more than {format_number(timeout_s)} s"
+                await self._answered("terminal_kill", KillTerminalRequest(**place), KillTerminalResponse)
+            except EditorGoneError:
+                raise EngineError("The editor closed while the command ran.", "What it did is not known.") from None
+            output = await self._answered("terminal_output", TerminalOutputRequest(**place), TerminalOutputResponse)
+        finally:  # which ends what still runs, also where this is cancelled
+            release = ReleaseTerminalRequest(**place)
+            await asyncio.shield(self._answered("terminal_release", release, ReleaseTerminalResponse))
+        if output is None or (exit_ is None and not reason):
+            raise EngineError("The editor lost the terminal of the command.", "What it did is not known.")
+        cut = "[the editor left out the beginning]\n" if output.truncated else ""
+        data = f"{cut}{output.output}".encode("utf-8", "replace")
+        status = None if exit_ is None else _status_of(exit_)
+        return Ended(data, len(data), status, reason, bool(reason))
+
+    async def _answered(self, method: str, request: BaseModel, kind: type[_Answer]) -> _Answer | None:
+        """Return the answer to a request that takes no time, None where none comes."""
+        with suppress(TimeoutError, EditorGoneError):
+            async with asyncio.timeout(_TERMINAL_TIMEOUT_S):
+                return await self._editor.asked(method, request, kind)
+        return None
+
+
+def _status_of(ended: WaitForTerminalExitResponse) -> int:
+    """Return an exit status as `Ended` has it: negative for the signal that ended a command."""
+    if ended.exit_code is not None:
+        return ended.exit_code
+    name = (ended.signal or "").upper()
+    numbers = {each.name: each.value for each in signal.Signals}
+    return -numbers.get(name if name.startswith("SIG") else f"SIG{name}", signal.SIGTERM.value)
 
 
 def _dumped(model: BaseModel) -> dict[str, object]:

@@ -26,7 +26,7 @@ from pydantic import BaseModel
 
 from app.acp.choices import AUTO, MODE, MODEL, THINKING, ConfigOption, config_options
 from app.acp.commands import available_commands, command_line
-from app.acp.editor import Editor, EditorBuffers, EditorGoneError
+from app.acp.editor import Editor, EditorBuffers, EditorGoneError, EditorTerminal
 from app.acp.forms import form_request, form_values
 from app.acp.modes import Mode, decision_of, is_unasked, mode_of, permission_options
 from app.acp.prompt import Block, read_prompt
@@ -82,6 +82,7 @@ class EditorSession:
         connection: ServiceConnection,
         repository: SqliteChatRepository,
         tools: ToolBackend,
+        terminal: EditorTerminal,
         settings: Settings,
         has_default_tools: bool = False,
     ) -> None:
@@ -109,6 +110,8 @@ class EditorSession:
         self._working: asyncio.Task[StopReason] | None = None
         self._told_options: list[ConfigOption] = []
         self._told_calls: dict[int, BaseModel | None] = {}  # by message: the last update of one that runs
+        self._terminal_ids: dict[int, str] = {}  # by message, of commands that ran in the editor's terminals
+        terminal.on_opened = self._show_terminal
         self._told_title = ""
         self._titling: asyncio.Task[None] | None = None
 
@@ -283,11 +286,20 @@ class EditorSession:
     async def _tell_call(self, message: Message) -> None:
         entry, folder = self._entry(message.id), self.folders[0]
         is_new, parts = message.id not in self._told_calls, await self._media_parts([message])
-        update = call_started(entry, folder) if is_new else call_changed(entry, folder, parts)
+        terminal_id = self._terminal_ids.get(message.id, "")
+        update = call_started(entry, folder) if is_new else call_changed(entry, folder, parts, terminal_id)
         if update != self._told_calls.get(message.id):
             has_ended = message.result is not None and message.result.outcome is not ToolOutcome.RUNNING
             self._told_calls[message.id] = None if has_ended else update
             await self.tell(update)
+
+    async def _show_terminal(self, terminal_id: str) -> None:
+        """Show the terminal in which a command begins to run within the call, which is the last message."""
+        call = self.chat.conversation.branch[-1]
+        if call.id not in self._told_calls:
+            await self._tell_call(call)
+        self._terminal_ids[call.id] = terminal_id
+        await self._tell_call(call)
 
     async def _media_parts(self, messages: Sequence[Message]) -> Mapping[str, MediaPart]:
         """Return the pictures and sounds of results; none where one is missing: the next question says so."""

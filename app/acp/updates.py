@@ -17,6 +17,7 @@ from acp.schema import (
     ContentToolCallContent,
     FileEditToolCallContent,
     ImageContentBlock,
+    TerminalToolCallContent,
     TextContentBlock,
     ToolCallLocation,
     ToolCallProgress,
@@ -36,7 +37,7 @@ from app.tools.display import call_title, progress_text, question_lines, result_
 from app.tools.tool import ToolOutcome, ToolResult
 
 Update: TypeAlias = AgentMessageChunk | AgentThoughtChunk | UserMessageChunk | ToolCallStart | ToolCallProgress
-_CallContent: TypeAlias = ContentToolCallContent | FileEditToolCallContent
+_CallContent: TypeAlias = ContentToolCallContent | FileEditToolCallContent | TerminalToolCallContent
 _Kind: TypeAlias = Literal["read", "edit", "search", "execute", "fetch", "other"]
 
 # Of built-in tools, by the names that models call them; a tool of another server has its server's name before its own.
@@ -119,10 +120,14 @@ def call_started(
     )
 
 
-def call_changed(entry: TranscriptEntry, folder: Path, parts: Mapping[str, MediaPart] = _NO_PARTS) -> ToolCallProgress:
-    """Return how a call goes on, or that it has ended."""
+def call_changed(
+    entry: TranscriptEntry, folder: Path, parts: Mapping[str, MediaPart] = _NO_PARTS, terminal_id: str = ""
+) -> ToolCallProgress:
+    """Return how a call goes on, or that it has ended. The terminal of the editor in which its command runs shows what
+    that prints."""
     is_running = _result_of(entry).outcome is ToolOutcome.RUNNING
-    return ToolCallProgress(session_update="tool_call_update", **_state(entry, folder, parts, is_running=is_running))
+    state = _state(entry, folder, parts, terminal_id, is_running=is_running)
+    return ToolCallProgress(session_update="tool_call_update", **state)
 
 
 def call_asked(entry: TranscriptEntry, question: ApprovalQuestion, folder: Path) -> ToolCallUpdate:
@@ -155,17 +160,25 @@ def _raw_input(call: ToolCall | None) -> Mapping[str, Any] | str | None:
     return arguments if is_sent or call is None else printable(call.arguments)
 
 
-def _state(entry: TranscriptEntry, folder: Path, parts: Mapping[str, MediaPart], *, is_running: bool) -> dict[str, Any]:
+def _state(
+    entry: TranscriptEntry,
+    folder: Path,
+    parts: Mapping[str, MediaPart],
+    terminal_id: str = "",
+    *,
+    is_running: bool,
+) -> dict[str, Any]:
     result, live = _result_of(entry), entry.live
+    terminal = [TerminalToolCallContent(type="terminal", terminal_id=terminal_id)] if terminal_id else []
     is_done = result.outcome is ToolOutcome.DONE
     diffs, _ = read_diff(result.diff, _path(entry, folder))
     if is_running:
-        status, content = "in_progress", [*diffs, *_live_contents(live)]
+        status, content = "in_progress", [*diffs, *terminal, *_live_contents(live)]
     else:
         # What was read or printed; of a write that was made the diff says all.
-        output = () if is_done and diffs else _output(entry.message.content)
+        output = () if (is_done and diffs) or terminal else _output(entry.message.content)
         how = () if is_done else (_content(result_text(result, is_running=False)),)
-        content = [*diffs, *how, *output, *_media_contents(entry.message, parts)]
+        content = [*diffs, *how, *terminal, *output, *_media_contents(entry.message, parts)]
         status = "completed" if is_done else "failed"
     return {
         "tool_call_id": call_id(entry.message.id),

@@ -15,13 +15,13 @@ from app.tools.backend import CallRequest, FinishedCall, ToolBackend
 from app.tools.tool import FileChange, OpenBuffers, ServerStatus, ServerTool
 
 if TYPE_CHECKING:
+    from app.tools.builtin.processes import CommandTerminal
     from app.tools.mcp.config import ServerConfig
 
 
 class LazyTools:
     """A `ToolBackend` with the built-in servers and those of `mcp.json`, for a window with these settings. An editor
-    adds MCP servers that it has `given`, its `buffers` and its
-    `folder`."""
+    adds MCP servers that it has `given`, its `buffers`, its `folder` and its `terminal`."""
 
     def __init__(
         self,
@@ -29,11 +29,13 @@ class LazyTools:
         given: Sequence[ServerConfig] = (),
         buffers: OpenBuffers | None = None,
         folder: Path | None = None,
+        terminal: CommandTerminal | None = None,
     ) -> None:
         self._settings = settings
         self._given = given
         self._buffers = buffers
         self._folder = folder
+        self._terminal = terminal
         self._made: ToolBackend | None = None
         self._one_at_a_time = asyncio.Lock()
 
@@ -63,12 +65,18 @@ class LazyTools:
     async def _backend(self) -> ToolBackend:
         async with self._one_at_a_time:
             if self._made is None:
-                self._made = await asyncio.to_thread(_make, self._settings, self._given, self._buffers, self._folder)
+                self._made = await asyncio.to_thread(
+                    _make, self._settings, self._given, self._buffers, self._folder, self._terminal
+                )
             return self._made
 
 
 def _make(
-    settings: Settings, given: Sequence[ServerConfig], buffers: OpenBuffers | None, folder: Path | None
+    settings: Settings,
+    given: Sequence[ServerConfig],
+    buffers: OpenBuffers | None,
+    folder: Path | None,
+    terminal: CommandTerminal | None,
 ) -> ToolBackend:
     from app.client.launcher import running_service
     from app.tools.builtin.servers import tool_runner
@@ -85,4 +93,5 @@ def _make(
         settings.web_search_key,
         buffers,
         folder,
+        terminal,
     )

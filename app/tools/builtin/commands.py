@@ -1,7 +1,7 @@
 """The server of the tool that runs commands, with the rights of the person, in a folder of the chat.
 
 Owns what the person sees of a command before it runs, and what the model reads after. Which variables it gets is in
-`app.tools.environment`. There is no shell unless the arguments name one.
+`app.tools.environment`. There is no shell unless the arguments name one. An editor that has a terminal runs it there.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from app.common.terminal import quoted_command, quoted_name
 from app.protocol.chat import Tool
 from app.tools.builtin.folders import Folders
 from app.tools.builtin.near_names import what_is_there
-from app.tools.builtin.processes import run_to_end
+from app.tools.builtin.processes import CommandTerminal, run_to_end
 from app.tools.environment import SETTING, CommandEnvironment
 from app.tools.tool import (
     BoundCommand,
@@ -79,11 +79,12 @@ RUN_COMMAND = ServerTool(
 
 
 class CommandServer(FixedServer):
-    """A `ToolServer` that runs commands, which get `environment`."""
+    """A `ToolServer` that runs commands, which get `environment`, in the `terminal` of an editor where it has one."""
 
-    def __init__(self, environment: CommandEnvironment) -> None:
+    def __init__(self, environment: CommandEnvironment, terminal: CommandTerminal | None = None) -> None:
         super().__init__(_SERVER, (RUN_COMMAND,))
         self._environment = environment
+        self._terminal = terminal if terminal is not None and terminal.is_offered else None
         self._previewed: OrderedDict[str, BoundCommand] = OrderedDict()
 
     async def preview(self, tool: ServerTool, arguments: Mapping[str, Any], context: CallContext) -> Preview:
@@ -100,8 +101,8 @@ class CommandServer(FixedServer):
             shown,
             f"program: {quoted_name(command.program)}{leads}",
             f"folder: {quoted_name(command.folder)}",
-            *_environment_lines(self._environment, argv),
-            f"input: none; stopped after {_timeout_s(arguments)} s",
+            *_environment_lines(self._environment, argv, is_in_editor=self._terminal is not None),
+            f"input: {'none' if self._terminal is None else 'yours'}; stopped after {_timeout_s(arguments)} s",
         ]
         return Preview("command", f"run {shown}", "\n".join(lines), command)
 
@@ -120,7 +121,12 @@ class CommandServer(FixedServer):
             context.on_progress(ToolProgress(output=cleaned(decoded(data))))
 
         variables, timeout_s = self._environment.variables, _timeout_s(arguments)
-        ended = await run_to_end(command.argv, command.program, Path(command.folder), variables, timeout_s, show)
+        if self._terminal is None:
+            ended = await run_to_end(command.argv, command.program, Path(command.folder), variables, timeout_s, show)
+        else:
+            # The editor adds its own variables, which may be secrets: those that a command does not get are empty.
+            emptied = dict.fromkeys(self._environment.withheld, "")
+            ended = await self._terminal.run(command, {**emptied, **variables}, timeout_s)
         text, status = decoded(ended.output), ended.status or 0
         how = f"exit status {status}" if status >= 0 else f"ended by signal {-status}"
         if ended.reason:
@@ -142,11 +148,13 @@ def _key(arguments: Mapping[str, Any], context: CallContext) -> str:
     return json.dumps([dict(arguments), [str(folder) for folder in context.folders]], sort_keys=True)
 
 
-def _environment_lines(environment: CommandEnvironment, argv: Sequence[str]) -> list[str]:
+def _environment_lines(environment: CommandEnvironment, argv: Sequence[str], *, is_in_editor: bool) -> list[str]:
     """Return which variables a command gets: names that are the person's choice in full, and those that it may miss."""
     n_usual = len(environment.variables) - len(environment.added)
     added = f" and {', '.join(environment.added)} ({SETTING})" if environment.added else ""
     lines = [f"environment: {n_usual} usual variables{added}, without {len(environment.withheld)} others of yours"]
+    if is_in_editor:
+        lines.append("runs in a terminal of your editor, which may add variables of its own")
     if missed := environment.withheld_in(argv):
         lines.append(f"not passed: {', '.join(missed)}, which the command names ({SETTING} adds names)")
     return lines

@@ -11,7 +11,9 @@ import subprocess
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Protocol
 
+from app.tools.tool import BoundCommand
 from quantizer.figures import format_number
 from quantizer.system.errors import EngineError
 from quantizer.system.process import detached_process_options
@@ -33,6 +35,18 @@ class Ended:
     status: int | None
     reason: str = ""
     is_timed_out: bool = False
+
+
+class CommandTerminal(Protocol):
+    """A terminal of an editor, in which commands run where a person sees them and can type."""
+
+    @property
+    def is_offered(self) -> bool:
+        """Whether the editor has one; the same for as long as it is connected."""
+
+    async def run(self, command: BoundCommand, variables: Mapping[str, str], timeout_s: float) -> Ended:
+        """Run a command with the editor's own variables and these, and return how it ended. Cancelling ends it. Raises
+        EngineError where the editor does not run it: then nobody does."""
 
 
 async def run_to_end(

@@ -14,6 +14,7 @@ from app.tools.approval import KNOWLEDGE
 from app.tools.builtin.commands import CommandServer
 from app.tools.builtin.files import FileServer
 from app.tools.builtin.knowledge import KnowledgeServer
+from app.tools.builtin.processes import CommandTerminal
 from app.tools.builtin.skills import SKILLS, SkillServer
 from app.tools.builtin.web import WebServer
 from app.tools.builtin.web_search import search_service
@@ -37,13 +38,14 @@ def tool_runner(
     web_search_key: str = "",
     buffers: OpenBuffers | None = None,
     folder: Path | None = None,
+    terminal: CommandTerminal | None = None,
 ) -> ToolRunner:
     """Return the tools of a window whose data is in `data_dir`, with the servers of `others` after the built-in ones.
     What they overwrite is kept in the file history; they write no file in the folders of localllm itself. Commands get
     the `variables` of the environment besides the usual ones. Knowledge is searched with the models to which `connect`
     leads, by words alone without it, and the web as the setting `web_search` says. Files that an editor has open are
-    read and written in its `buffers`. Skills are the person's and those of `folder` (None: the current one). What
-    killed processes left of files is removed meanwhile, in a thread."""
+    read and written in its `buffers`, and commands run in its `terminal`. Skills are the person's and those of `folder`
+    (None: the current one). What killed processes left of files is removed meanwhile, in a thread."""
     history = FileHistory(data_dir / FOLDER_NAME)
     threading.Thread(target=_sweep, args=(history,), name="file-history", daemon=True).start()
     environment = command_environment(os.environ, variables)
@@ -54,7 +56,7 @@ def tool_runner(
         problem = str(error)
     servers: tuple[ToolServer, ...] = (
         FileServer(history, (data_dir, settings_file().parent), buffers),
-        CommandServer(environment),
+        CommandServer(environment, terminal),
         WebServer(None, search, problem),
         KnowledgeServer(data_dir, connect, reranker),
         SkillServer(settings_file().with_name(SKILLS), folder or Path.cwd(), trusted_folders()),

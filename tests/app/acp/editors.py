@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import os
+import signal
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -15,6 +17,7 @@ from acp.schema import (
     AcceptElicitationResponse,
     AllowedOutcome,
     ClientCapabilities,
+    CreateTerminalResponse,
     DeclineElicitationResponse,
     DeniedOutcome,
     ElicitationCapabilities,
@@ -22,6 +25,8 @@ from acp.schema import (
     FileSystemCapabilities,
     ReadTextFileResponse,
     RequestPermissionResponse,
+    TerminalOutputResponse,
+    WaitForTerminalExitResponse,
     WriteTextFileResponse,
 )
 
@@ -43,10 +48,16 @@ class FakeEditor:
     """The client's methods. Permission requests are answered by the ids in `choices`, then with "once"; a function is
     called, and "cancelled" is no choice. `files` are its buffers by path, with unsaved text; it has the capability to
     read and write them where it `has_files`. What it writes goes through `format`, as in an editor with a formatter.
-    Where it `has_forms`, they are filled with `content`."""
+    Where it `has_forms`, they are filled with `content`. Where it `has_terminals`, commands run as real processes, in
+    `terminals` by their ids until they are released."""
 
     def __init__(
-        self, choices: Sequence[str | Callable[[], Any]] = (), *, has_files: bool = False, has_forms: bool = False
+        self,
+        choices: Sequence[str | Callable[[], Any]] = (),
+        *,
+        has_files: bool = False,
+        has_forms: bool = False,
+        has_terminals: bool = False,
     ) -> None:
         self.updates: list[tuple[str, Any]] = []
         self.asked: list[Any] = []
@@ -57,7 +68,10 @@ class FakeEditor:
         self.capabilities = ClientCapabilities(
             fs=FileSystemCapabilities(read_text_file=has_files, write_text_file=has_files),
             elicitation=ElicitationCapabilities(form=ElicitationFormCapabilities()) if has_forms else None,
+            terminal=has_terminals,
         )
+        self.terminals: dict[str, asyncio.subprocess.Process] = {}
+        self.opened: list[dict[str, Any]] = []  # what each terminal was asked for
         self.forms: list[Any] = []
         self.content: dict[str, Any] | None = None  # what is filled into a form
         self.news = asyncio.Event()
@@ -99,6 +113,42 @@ class FakeEditor:
         if self.content is None:
             return DeclineElicitationResponse(action="decline")
         return AcceptElicitationResponse(action="accept", content=self.content)
+
+    async def create_terminal(self, session_id: str, command: str, **more: Any) -> Any:
+        del session_id
+        if self.refuses:
+            raise RequestError.internal_error({"details": "Permission denied"})
+        self.opened.append({"command": command, **more})
+        self.terminals[terminal_id := f"term-{len(self.opened)}"] = await asyncio.create_subprocess_exec(
+            command,
+            *more["args"],
+            cwd=more["cwd"],
+            env={**os.environ, **{each.name: each.value for each in more["env"]}},
+            stdout=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.STDOUT,
+        )
+        return CreateTerminalResponse(terminal_id=terminal_id)
+
+    async def wait_for_terminal_exit(self, terminal_id: str, **_: Any) -> Any:
+        status = await self.terminals[terminal_id].wait()
+        if status < 0:
+            return WaitForTerminalExitResponse(signal=signal.Signals(-status).name)
+        return WaitForTerminalExitResponse(exit_code=status)
+
+    async def terminal_output(self, terminal_id: str, **_: Any) -> Any:
+        stdout = self.terminals[terminal_id].stdout
+        assert stdout is not None
+        return TerminalOutputResponse(output=(await stdout.read()).decode(), truncated=False)
+
+    async def kill_terminal(self, terminal_id: str, **_: Any) -> None:
+        self.terminals[terminal_id].kill()
+
+    async def release_terminal(self, terminal_id: str, **_: Any) -> None:
+        process = self.terminals.pop(terminal_id)
+        if process.returncode is None:
+            process.kill()
+        await process.wait()
+        self.news.set()
 
     def on_connect(self, _: Any) -> None:
         """Nothing to do: the test has the connection."""

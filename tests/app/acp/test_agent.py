@@ -223,6 +223,25 @@ async def test_a_session_that_is_closed_is_there_no_more_but_its_chat_is(tmp_pat
         assert [each.session_id for each in (await connection.list_sessions()).sessions] == [session_id]
 
 
+async def test_a_session_that_is_deleted_is_a_chat_that_can_be_restored(tmp_path):
+    async def delete(connection, session_id):
+        return await connection._conn.send_request("session/delete", {"sessionId": session_id})  # the package has none
+
+    async with opened_editor(ScriptedClient(said("Hello.")), FakeEditor(), tmp_path) as connection:
+        new = [(await connection.new_session(cwd=str(tmp_path), mcp_servers=[])).session_id for _ in range(2)]
+        await connection.prompt(session_id=new[0], prompt=asks("Hi."))
+        for session_id in new:
+            assert await delete(connection, session_id) == {}
+            with pytest.raises(RequestError, match="There is no session"):
+                await connection.prompt(session_id=session_id, prompt=asks("Hi."))
+            with pytest.raises(RequestError, match="There is no session"):
+                await delete(connection, session_id)
+        assert (await connection.list_sessions()).sessions == []
+    with ChatStore(tmp_path) as store:
+        (deleted,) = store.chats.deleted()
+        assert len(store.messages.of(store.chats.restore(deleted.id).id)) == 2
+
+
 async def test_a_new_session_leaves_the_apps_unsent_text(tmp_path):
     with ChatStore(tmp_path) as store:
         store.drafts.save(None, MessageContent(content="Half a thought"))
@@ -335,6 +354,15 @@ ZED_INITIALIZE = {
 }
 
 
+@pytest.mark.parametrize("capabilities", [None, 5, [[]], {"fs": [None], "terminal": "x"}, {"fs": {"readTextFile": 3}}])
+async def test_malformed_capabilities_are_none(tmp_path, capabilities):
+    async with opened_editor(ScriptedClient(), FakeEditor(), tmp_path) as connection:
+        send = connection._conn.send_request
+        await send("initialize", {"protocolVersion": 1, "clientCapabilities": capabilities})
+        session_id = (await send("session/new", {"cwd": str(tmp_path), "mcpServers": []}))["sessionId"]
+        assert (await connection.prompt(session_id=session_id, prompt=asks("/tools"))).stop_reason == "end_turn"
+
+
 async def test_what_zed_sends_is_understood(tmp_path):
     async with opened_editor(ScriptedClient(), FakeEditor(), tmp_path) as connection:
         send = connection._conn.send_request
@@ -345,6 +373,7 @@ async def test_what_zed_sends_is_understood(tmp_path):
             "list",
             "resume",
             "close",
+            "delete",
             "additionalDirectories",
         }
         other = tmp_path / "other"
