@@ -233,13 +233,23 @@ class LocalllmApp(BaseApp):
                 await super().on_event(held)
         if isinstance(event, Key) and not isinstance(self.focused, Input | TextArea):
             screen = self.screen
-            bound = (screen.active_bindings.get(key) for key in (event.key, *event.aliases))
+            keys = (event.key, *event.aliases, event.key.lower())
+            bound = (screen.active_bindings.get(key) for key in keys)
             dead = (active.binding.id or "" for active in bound if active is not None and not active.enabled)
             if isinstance(screen, CommandScreen) and any(
                 (command := screen.TABLE.find(each)) is not None and command.takes_text for each in dead
             ):
                 self.drop_typed_ahead()
         await super().on_event(event)
+
+    async def on_key(self, event: Key) -> None:
+        """Let a capital that nothing takes be its letter: keys are shown as capitals, and Caps Lock may be on."""
+        bound = self.screen.active_bindings
+        if len(event.key) == 1 and event.key.isupper() and event.key not in bound:
+            active = bound.get(event.key.lower())
+            if active is not None and active.enabled:
+                event.prevent_default()
+                await self.run_action(active.binding.action, active.node)
 
     def drop_typed_ahead(self) -> None:
         self._keys.drop_typed_ahead()

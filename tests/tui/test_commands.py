@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from collections import Counter
+from importlib import import_module
+from pkgutil import walk_packages
 
 import pytest
 
+import tui
 from tui.app import LocalllmApp
 from tui.chat.actions import MessageActions, SettingsActions, ToolActions
 from tui.chat.commands import CHAT_COMMANDS
@@ -31,6 +34,18 @@ def test_ids_keys_and_words_are_each_used_once(screen):
     words = [word for command in commands for word in (command.slash, *command.also) if word]
     for names in ([command.id for command in commands], keys, words):
         assert max(Counter(names).values()) == 1
+
+
+def test_no_capital_means_another_thing_than_its_letter():
+    """Keys are shown as capitals; one that is not bound does what its letter does."""
+    names = [module.name for module in walk_packages(tui.__path__, "tui.") if not module.name.endswith("__main__")]
+    kinds = {kind for name in names for kind in vars(import_module(name)).values() if isinstance(kind, type)}
+    bound = {(kind, binding.key) for kind in kinds for binding in vars(kind).get("BINDINGS", ()) if binding.key}
+    assert len(bound) > 100
+    for kind, keys in bound:
+        for key in keys.split(","):
+            is_capital = len(key) == 1 and key.isupper()
+            assert not is_capital or key.lower() in keys.split(","), (kind, keys)
 
 
 @EVERY_SCREEN

@@ -31,7 +31,7 @@ from tui.widgets.screens import FEATURE_CSS, FeatureScreen
 HISTORY_COMMANDS = CommandTable(
     Command("chats-search", "Search", "Search titles and messages; Down goes to the results", "go_to_search",
             keys="slash,ctrl+f", is_shown=True),  # with priority: the next key is text; check_action protects typing
-    list_command("chats-rename", "Rename", "r,R", "Rename the chat", "rename_chat", takes_text=True),
+    list_command("chats-rename", "Rename", "r", "Rename the chat", "rename_chat", takes_text=True),
     list_command("chats-pin", "Pin", "p", "Pin the chat to the top, or unpin it", "pin_chat"),
     list_command("chats-archive", "Archive", "a", "Archive the chat, or unarchive it", "archive_chat"),
     list_command("chats-delete", "Delete", "delete,x", "Delete the chat; it can be restored for a week", "delete_chat"),

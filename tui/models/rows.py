@@ -198,7 +198,7 @@ def with_updates(rows: Iterable[ModelRow], updates: Mapping[str, ModelUpdate]) -
     shown = []
     for row in rows:
         if (update := updates.get(row.model)) is not None:
-            row = replace(row, newer=f"The hub has a newer revision, {format_size(update.n_bytes)}: U offers it.")
+            row = replace(row, newer=f"The hub has a newer revision, {format_size(update.n_bytes)}: o offers it.")
         shown.append(row)
     return tuple(shown)
 

@@ -146,7 +146,7 @@ async def test_letters_are_text_in_the_search_which_escape_empties_before_it_goe
     assert not store.chats.page()[0].is_pinned
 
 
-@pytest.mark.parametrize("key", ["r", "R"])  # a model is renamed by R
+@pytest.mark.parametrize("key", ["r", "R"])
 async def test_a_chat_is_renamed_but_not_to_nothing_and_its_duplicate_is_listed_next_to_it(open_app, store, key):
     keep(store, "Old")
     async with open_app(ScriptedClient()) as user:

@@ -497,7 +497,7 @@ async def test_keys_to_verify_and_to_ask_for_updates_are_in_the_last_row(open_ap
     async with open_app(client_with_models(), size=(120, 30)) as user:
         await user.presses("f6")
         await _chosen(user, "qwen3-0.6b-Q8_0", among="qwen3-0.6b")
-        await user.sees("v verify", "U updates")
+        await user.sees("v verify", "o updates")
 
 
 @pytest.mark.slow
@@ -679,15 +679,15 @@ async def test_the_hub_is_asked_for_newer_revisions_by_a_key_and_the_download_is
         await user.presses("f6")
         await user.sees("qwen3-0.6b-Q8_0")
         assert "↑" not in user.screen_text  # nobody asked
-        await user.presses("U")
+        await user.presses("o")
         await user.sees("Newer revisions", "qwen3-0.6b-Q8_0, 640 MB", "Not now", "Up to date: 1 of 3")
         await user.presses("enter")
         await user.no_longer_sees("Newer revisions")
         assert client.started == []
         await user.sees("qwen3-0.6b-Q8_0 ↑")
         await _chosen(user, "qwen3-0.6b-Q8_0", among="qwen3-0.6b")
-        await user.sees("The hub has a newer revision, 640 MB: U offers it.")
-        await user.presses("U")
+        await user.sees("The hub has a newer revision, 640 MB: o offers it.")
+        await user.presses("o")
         await user.sees("Not now")
         await user.presses("down", "enter")
         await user.sees("Downloading qwen3-0.6b-Q8_0 in the background")
@@ -715,18 +715,19 @@ async def test_without_a_newer_revision_the_answer_is_one_line(open_app, updates
     async with open_app(client, size=(160, 30)) as user:
         await user.presses("f6")
         await user.sees("qwen3-0.6b-Q8_0")
-        await user.presses("U")
+        await user.presses("o")
         await user.sees(words)
 
 
 @pytest.mark.slow
-async def test_a_hub_that_cannot_be_asked_is_reported(open_app):
+@pytest.mark.parametrize("key", ["o", "O"])  # with Shift or Caps Lock
+async def test_a_hub_that_cannot_be_asked_is_reported(open_app, key):
     client = client_with_models()
     client.library.hub_error = UserError("The hub cannot be reached.", "Everything else works offline.")
     async with open_app(client, size=(140, 30)) as user:
         await user.presses("f6")
         await user.sees("qwen3-0.6b-Q8_0")
-        await user.presses("U")
+        await user.presses(key)
         await user.sees("The hub cannot be reached. Everything else works offline.")
 
 
