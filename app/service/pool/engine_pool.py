@@ -330,6 +330,7 @@ class EnginePool:
         """Return which engines would be unloaded to load `file`, at `path`, with a context of `n_ctx` tokens, 0 for the
         usual one; None where it would not run even alone. Opens and loads nothing. Raises as `LoadQueue.evicted_for`.
         """
+        n_ctx = max(n_ctx, self._settings.ctx, file.recipe_n_ctx)  # it is never loaded with less than these
         return await self._queue.evicted_for(path, _engine_config(self._settings, file, attached, n_ctx, None))
 
     async def remove_name(self, shared: SharedEngine, ref: ModelRef) -> None:

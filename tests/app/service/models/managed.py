@@ -42,14 +42,14 @@ def library_settings(folder: Path, model: Path) -> Settings:
 
 @asynccontextmanager
 async def managing(
-    settings: Settings, *, load_ms: float = 0.0, total_bytes: int = 20, **sizes: int
+    settings: Settings, *, load_ms: float = 0.0, total_bytes: int = 20, max_n_ctx: int = 1 << 30, **sizes: int
 ) -> AsyncIterator[ModelManager]:
     """The models of a service that begins with the first one; `sizes` are those of further files."""
     models = ModelManager(
         settings,
         thread_worker(load_ms=load_ms),
         TemplateProcess(),
-        FakeMemory(total_bytes, {**SIZES, CODER_STEM: 10, **sizes}),
+        FakeMemory(total_bytes, {**SIZES, CODER_STEM: 10, **sizes}, max_n_ctx),
     )
     path = settings.models_dir / "me" / "first" / "first.gguf"
     models.add(ModelRef("first", path), read_model_file(path)).load()

@@ -40,6 +40,28 @@ async def test_requests_load_the_models_they_name_and_the_least_recently_used_is
         assert states(models) == {"first": "ready", "second": "ready", "third": "unloaded"}
 
 
+async def test_what_a_load_would_unload_is_told_and_nothing_is_opened_for_it(settings: Settings) -> None:
+    async with managing(settings) as models, calling(models) as client:
+        for name in ("first", "second"):
+            await client.post("/v1/completions", json={"model": name, **WORDS})
+
+        async def evictions(**body: Any) -> dict[str, Any]:
+            response = await client.post("/api/localllm/evictions", json=body)
+            answer: dict[str, Any] = response.json()
+            return answer
+
+        assert await evictions(model="third") == {"runs": True, "models": ["first"]}
+        assert await evictions(model="second") == {"runs": True, "models": []}
+        assert await evictions(model="large") == {"runs": False, "models": []}
+        assert "error" in await evictions(model="gone")
+        assert states(models) == {"first": "ready", "second": "ready"}
+
+
+async def test_a_load_is_planned_with_the_context_that_the_user_chose_at_least(settings: Settings) -> None:
+    async with managing(replace(settings, ctx=4096), max_n_ctx=2048) as models:
+        assert await models.evicted_for("second", 512) is None
+
+
 async def test_a_model_loaded_by_a_request_is_unloaded_when_idle(settings: Settings) -> None:
     async with managing(settings) as models, calling(models) as http:
         await http.post("/v1/completions", json={"model": "second", **WORDS})
