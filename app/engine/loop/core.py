@@ -39,6 +39,7 @@ _LEARNED_TOKENS = 512  # of a prompt, from which on it says what the next one wi
 _PROMPT_STEP_S = 1.0  # that a step of a slow prompt takes on processors
 _FIRST_PROMPT_STEP = 128  # tokens
 _LEAST_PROMPT_STEP = 64  # tokens, which weights are read once for
+_WHOLE_PROMPT_SHARE = 1.5  # of a step, that what is left of a prompt may take where cutting it costs a pass
 _READ_AHEAD_STEP_S = 0.25  # what is read ahead gives up at most so much when a request comes that has no use for it
 _LEAST_GPU_STEP = 128  # tokens: partly offloaded weights are copied for each step
 
@@ -316,7 +317,11 @@ class Engine:
             n_tokens = min(n_tokens, _FIRST_PROMPT_STEP)  # of a long prompt: how fast the machine is now
         if paces and self._threads is not None and (n_trial := self._threads.prompt_step_tokens) is not None:
             n_tokens = min(n_tokens, n_trial)
-        return self._budget if n_tokens == self._budget.n_tokens else replace(self._budget, n_tokens=n_tokens)
+        if n_tokens == self._budget.n_tokens:
+            return self._budget
+        n_whole = min(self._budget.n_tokens, int(n_tokens * _WHOLE_PROMPT_SHARE))
+        keeps_whole = self._facts.truncation.has_states and not reads_ahead
+        return replace(self._budget, n_tokens=n_tokens, n_whole_tokens=n_whole if keeps_whole else 0)
 
     def _shift_full(self) -> None:
         n_ctx = self._facts.n_ctx

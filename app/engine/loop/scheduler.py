@@ -33,11 +33,17 @@ class StepBudget:
     """Limits of a step: `n_tokens` in all, `n_prefill_tokens` for each running prompt while any sequence is decoding.
     One long prompt then leaves short gaps in the running answers, and several do not wait for many small steps: while 4
     prompts of 500 tokens arrive, the 95th percentile of the gaps is 6.0 s (Gemma 3 1B, 2 cores; llama-server 14.0 s).
-    `n_scored_tokens` limits scored prompts, to a quarter while any is decoding: logits take memory and time."""
+    `n_scored_tokens` limits scored prompts, to a quarter while any is decoding: logits take memory and time.
+
+    Of a model with states llama.cpp computes sequences of different lengths in passes of their own, each of which reads
+    all weights (`split_equal` of llama-batch.cpp). There a prompt that has no place in `n_tokens`, but in
+    `n_whole_tokens`, is computed whole, and another is not begun beside it to be cut; 0 for other models.
+    """
 
     n_tokens: int
     n_prefill_tokens: int
     n_scored_tokens: int = 1 << 30
+    n_whole_tokens: int = 0
 
 
 def schedule(runnable: Many[Sequence], budget: StepBudget) -> Batch:
@@ -56,27 +62,38 @@ def schedule(runnable: Many[Sequence], budget: StepBudget) -> Batch:
         if n_draft := min(len(sequence.draft.tokens), n_left):  # 0 if some known tokens found no place
             batch[sequence] += n_draft
             n_left -= n_draft
-    n_used = budget.n_tokens - n_left
-    n_scored_left = budget.n_scored_tokens
-    if answers:
-        n_left = min(n_left, budget.n_prefill_tokens * len(prompts))
-        n_scored_left = max(1, n_scored_left // 4)
-    for sequence in prompts:
-        is_scoring = sequence.is_scoring
-        n_share = min(sequence.n_pending, n_left, n_scored_left if is_scoring else n_left)
-        if not n_share:
-            continue
-        n_left -= n_share
-        n_scored_left -= n_share if is_scoring else 0
-        # A prompt that continues in the next step gets whole blocks only.
-        n_over = (n_used + n_share) % BLOCK_TOKENS
-        batch[sequence] = n_share - n_over if n_over < n_share < sequence.n_pending else n_share
-        n_used += batch[sequence]
+    _add_prompts(batch, prompts, budget)
     for sequence in batch:
         # A share ends where states are to be saved or media begin: the tokens after that come in later steps.
         if (n_most := sequence.n_until_stop) < sequence.n_pending:
             batch[sequence] = min(batch[sequence], n_most)
     return batch
+
+
+def _add_prompts(batch: Batch, prompts: Many[Sequence], budget: StepBudget) -> None:
+    """Add shares of `prompts`, in order, to a `batch` of answers."""
+    n_used = sum(batch.values())
+    n_left, n_scored_left = budget.n_tokens - n_used, budget.n_scored_tokens
+    if batch:
+        n_left = min(n_left, budget.n_prefill_tokens * len(prompts))
+        n_scored_left = max(1, n_scored_left // 4)
+    n_answers = len(batch)
+    for sequence in prompts:
+        n_pending, is_scoring = sequence.n_pending, sequence.is_scoring
+        n_share = min(n_pending, n_left, n_scored_left if is_scoring else n_left)
+        if budget.n_whole_tokens and not is_scoring and 0 < n_share < n_pending:
+            if n_used + n_pending <= budget.n_whole_tokens:
+                n_share = n_pending
+            elif len(batch) > n_answers:
+                continue
+        if not n_share:
+            continue
+        n_left = max(0, n_left - n_share)
+        n_scored_left -= n_share if is_scoring else 0
+        # A prompt that continues in the next step gets whole blocks only.
+        n_over = (n_used + n_share) % BLOCK_TOKENS
+        batch[sequence] = n_share - n_over if n_over < n_share < n_pending else n_share
+        n_used += batch[sequence]
 
 
 class SlotManager:

@@ -821,7 +821,12 @@ class PacedBackend(FakeBackend):
 
     now_s = 0.0
 
+    def __init__(self, **facts: Any) -> None:
+        super().__init__(**facts)
+        self.steps: list[list[Chunk]] = []
+
     def decode(self, chunks: list[Chunk]) -> DecodeStatus:
+        self.steps.append(list(chunks))
         for chunk in chunks:
             n = len(chunk.tokens)
             self.now_s += n * 0.01 * (1 + 0.002 * (chunk.position + n / 2))
@@ -844,6 +849,22 @@ def test_the_progress_of_a_slow_prompt_is_seen_every_second_with_the_rest_of_its
     for now_s, each in reading:
         if each.n_computed_tokens >= 600:
             assert each.prompt_left_s == pytest.approx(backend.now_s - now_s, rel=0.25)
+
+
+@pytest.mark.parametrize("has_states", [True, False])
+def test_no_slow_prompt_of_a_model_with_states_is_cut_beside_another(has_states: bool) -> None:
+    backend = PacedBackend(supports_truncation=not has_states)
+    engine = Engine(backend, Record(), clock=lambda: backend.now_s)
+    engine.submit(request("first", prompt="z" * 600, n_tokens=1))
+    run(engine)  # so that it knows how slow prompts are
+    for key in "abcd":
+        engine.submit(request(key, prompt=key * 330, n_tokens=8))
+    backend.steps.clear()
+    run(engine)
+    read = [[chunk for chunk in chunks if chunk.position < 330] for chunks in backend.steps]
+    ends = [[chunk.position + len(chunk.tokens) for chunk in chunks] for chunks in read]
+    n_cut_beside_another = sum(len(step) > 1 and min(step) < 330 for step in ends)
+    assert (n_cut_beside_another == 0) is has_states
 
 
 @pytest.mark.parametrize("facts", [{"is_on_host": False}, {"fetches_weights": True}])

@@ -47,6 +47,16 @@ def test_a_prompt_that_continues_gets_whole_blocks_and_one_that_ends_gets_all() 
     assert shares([prompt(1, 10)], StepBudget(8, 2)) == {1: 8}
 
 
+def test_with_states_a_prompt_is_cut_only_if_it_is_much_longer_than_a_step_and_alone_in_it() -> None:
+    budget = StepBudget(n_tokens=64, n_prefill_tokens=128, n_whole_tokens=96)
+    assert shares([prompt(1, 85), prompt(2, 85), prompt(3, 85)], budget) == {1: 85}
+    assert shares([answer(4), prompt(1, 85), prompt(2, 85)], budget) == {4: 1, 1: 85}
+    assert shares([prompt(1, 100), prompt(2, 20)], budget) == {1: 64}
+    assert shares([prompt(1, 40), prompt(2, 50), prompt(3, 5)], budget) == {1: 40, 2: 50}
+    assert shares([prompt(1, 40), prompt(2, 200), prompt(3, 5)], budget) == {1: 40, 3: 5}
+    assert shares([prompt(1, 40), prompt(2, 200)], StepBudget(64, 128)) == {1: 40, 2: 24}
+
+
 def test_drafts_yield_to_the_next_token_of_every_answer() -> None:
     assert shares([answer(1, n_draft=8), answer(2)], StepBudget(4, 4)) == {1: 3, 2: 1}
 
@@ -68,16 +78,17 @@ def test_nothing_wanted_gives_an_empty_step() -> None:
 rows = st.lists(st.tuples(st.integers(1, 3000), st.booleans(), st.integers(0, 20), st.integers(-2, 2)), max_size=20)
 
 
-@given(rows, st.integers(1, 600), st.integers(1, 600))
+@given(rows, st.integers(1, 600), st.integers(1, 600), st.sampled_from((0, 1, 1.5)))
 def test_a_step_stays_in_budget_and_serves_every_answer_it_can(
-    wanted: list[tuple[int, bool, int, int]], n_tokens: int, n_prefill: int
+    wanted: list[tuple[int, bool, int, int]], n_tokens: int, n_prefill: int, whole_share: float
 ) -> None:
     runnable = [
         answer(key, n_draft, priority=priority) if is_decoding else prompt(key, n_prompt, priority)
         for key, (n_prompt, is_decoding, n_draft, priority) in enumerate(wanted)
     ]
-    batch = schedule(runnable, StepBudget(n_tokens, n_prefill))
-    assert sum(batch.values()) <= n_tokens
+    n_whole = int(whole_share * n_tokens)
+    batch = schedule(runnable, StepBudget(n_tokens, n_prefill, n_whole_tokens=n_whole))
+    assert sum(batch.values()) <= max(n_tokens, n_whole)
     assert all(1 <= share <= sequence.n_pending + len(sequence.draft.tokens) for sequence, share in batch.items())
     answering = [sequence for sequence in runnable if sequence.is_decoding]
     assert sum(sequence in batch for sequence in answering) == min(len(answering), n_tokens)
