@@ -11,7 +11,7 @@ import os
 import sqlite3
 import time
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Self
@@ -20,9 +20,10 @@ from app.common.database import Database, Schema
 from app.knowledge.models import EmbedderIdentity
 from app.knowledge.passages import Passage
 from quantizer.system.errors import StorageError, UsageError
-from quantizer.system.files import explained, is_file, private_folder, try_lock
+from quantizer.system.files import changing_alone, explained, is_file
 
-FILE_NAME, LOCK_NAME = "knowledge.db", "knowledge.lock"
+FILE_NAME = "knowledge.db"
+_LOCK_TIMEOUT_S = 2.0  # a folder that is added or removed takes less; an update is not waited for
 READER_VERSION = 1  # of how files are read and split: what an older one read is read again
 _SURROGATES = dict.fromkeys(range(0xD800, 0xE000), 0xFFFD)  # which SQLite cannot store
 _ROWS_AT_ONCE = 4_096  # of vectors: 6 MiB of 384 dimensions
@@ -163,19 +164,15 @@ class KnowledgeStore:
         return self._path is None or is_file(self._path)
 
     @contextmanager
-    def writing_alone(self) -> Iterator[None]:
-        """Be the only process that changes the knowledge on the disk, inside the context. Raises UsageError where
-        another is."""
+    def writing_alone(self, timeout_s: float = _LOCK_TIMEOUT_S) -> Iterator[None]:
+        """Be the only process that changes the knowledge on the disk, inside the context. Raises StorageError where
+        another is for `timeout_s`."""
         assert self._path is not None, "no other process sees what is in memory"
-        with explained(f"The {_SCHEMA.subject} cannot be changed"):
-            private_folder(self._path.parent)
-            lock = try_lock(self._path.with_name(LOCK_NAME))
-        if lock is None:
-            raise UsageError("Another process is changing the folders of knowledge.", "Wait until it has ended.")
-        try:
+        busy = "Another process is changing the folders of knowledge."
+        with ExitStack() as stack:
+            with explained(f"The {_SCHEMA.subject} cannot be changed"):
+                stack.enter_context(changing_alone(self._path, timeout_s, busy))
             yield
-        finally:
-            lock.release()
 
     def folders(self) -> tuple[Folder, ...]:
         if not self.exists:

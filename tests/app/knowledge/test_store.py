@@ -111,15 +111,15 @@ def test_only_one_process_changes_the_knowledge(store: KnowledgeStore, tmp_path:
     with (
         store.writing_alone(),
         KnowledgeStore(tmp_path / "data") as other,
-        pytest.raises(UsageError, match="Another process"),
-        other.writing_alone(),
+        pytest.raises(StorageError, match="Another process"),
+        other.writing_alone(timeout_s=0),
     ):
         pass
     with (
         store.writing_alone(),
         KnowledgeStore(tmp_path / "data") as other,
-        pytest.raises(UsageError, match="Another process"),
-        other.writing_alone(),
+        pytest.raises(StorageError, match="Another process"),
+        other.writing_alone(timeout_s=0),
     ):
         pass
     with store.writing_alone():

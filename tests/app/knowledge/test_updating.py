@@ -15,7 +15,7 @@ from app.knowledge.reading import read_folder
 from app.knowledge.store import KnowledgeStore
 from app.knowledge.updating import embed_new, read_folders
 from app.settings.settings import Settings
-from quantizer.system.errors import UsageError
+from quantizer.system.errors import StorageError, UsageError
 from tests.app.knowledge.models import EMBEDDER, TopicModels, connected
 
 
@@ -58,7 +58,7 @@ async def test_a_child_reads_folders_and_says_how_far_it_is(tmp_path: Path, sett
     assert "cannot be read" in last[str(missing)].problem
     with KnowledgeStore(settings.data_dir) as store:
         assert [summary.n_files for summary in store.summaries() if summary.path == str(top)] == [3]
-        with store.writing_alone(), pytest.raises(UsageError, match="Another process"):
+        with store.writing_alone(), pytest.raises(StorageError, match="Another process"):
             _ = [step async for step in read_folders(settings.data_dir, [top], ())]
 
 
