@@ -58,6 +58,7 @@ def _check_archive(data: bytes) -> None:
 
 _HIDDEN = "title script style noscript template svg iframe object head canvas audio video".split()  # noqa: SIM905
 _BLANK_LINES = re.compile(r"\n[ \t]*\n(?:[ \t]*\n)+")
+_FENCED = re.compile(r"(^[ \t]*```[^\n]*\n.*?^[ \t]*```[ \t]*$)", re.M | re.S)
 
 
 def parse_html(data: bytes, _pages: PageChoice, _progress: Callable[[], None]) -> ParsedFile:
@@ -68,9 +69,15 @@ def parse_html(data: bytes, _pages: PageChoice, _progress: Callable[[], None]) -
 
 # Beside what is read: menus, lists of other pages, banners, forms.
 _BESIDE = ("nav", "aside", "footer", "form", "button")
+_BESIDE_BY_ROLE = "[role=navigation], [role=search], [role=contentinfo]"
 _LEAST_MAIN = 0.2  # of a page: less is one of many, or an advertisement
 _CODE = ["pre", "code", "dl"]
 _LEAST_CODE = 0.1  # of a page's main text: more is documentation
+# Programs that write documentation, as their pages name them: lists of names are text there, and no menus.
+_DOCUMENTATION = re.compile(
+    "rustdoc|docutils|sphinx|mkdocs|docusaurus|vitepress|asciidoc|docbook|doxygen|javadoc|typedoc|gitbook|pdoc", re.I
+)
+_MAX_ADDRESS = 200  # characters of a link's; those of playgrounds have a whole program
 _LEAST_ARTICLE = 0.1  # of its main text: less is no article
 _LEAST_CHARACTERS = 500  # of a page: of a shorter one trafilatura gives words without their marks
 
@@ -80,32 +87,47 @@ def parse_web_page(data: bytes, _pages: PageChoice, _progress: Callable[[], None
 
     Of 91 pages whose article is known (the tests of mozilla/readability), trafilatura keeps 93 %, and 6 % of what it
     returns is something else; of a whole page that is 39 %. Documentation loses a tenth there, of an API a fifth, so
-    that its main element is taken whole: 98 % and 1 %. A page whose main element is hardly in its article, such as a
-    list of links, is no article."""
+    that its main element is taken whole: 99 % and 2 %. So is that of a page whose code the article has not as it was,
+    and of one that is hardly in its article, such as a list of links."""
     import trafilatura
     from bs4 import BeautifulSoup
 
     soup = BeautifulSoup(data, "html.parser")
     page = data.decode(soup.original_encoding or "utf-8", "replace")
+    if hidden := soup.select(
+        "[hidden]:not([hidden=until-found])"
+    ):  # palettes and dialogs of a site, which trafilatura takes for text
+        for element in hidden:
+            element.decompose()
+        page = str(soup)
     title = soup.title.get_text(" ", strip=True) if soup.title else ""
+    generator = soup.find("meta", attrs={"name": "generator"})
+    is_documentation = generator is not None and _DOCUMENTATION.search(str(generator.get("content", ""))) is not None
     main = _main_element(soup)
     n_main, n_code = (_n_characters(main), sum(map(_n_characters, _outermost(main, _CODE))))
     article = ""
-    if n_code < _LEAST_CODE * n_main and n_main > _LEAST_CHARACTERS:
+    if not is_documentation and n_code < _LEAST_CODE * n_main and n_main > _LEAST_CHARACTERS:
         article = trafilatura.extract(
             page, output_format="markdown", favor_recall=True, include_links=True, include_comments=False
         )
-    if not article or len(article) < _LEAST_ARTICLE * n_main:
+        article = _outside_code(article or "", lambda text: text.replace("\\_", "_"))  # names, as elsewhere
+    if not article or len(article) < _LEAST_ARTICLE * n_main or _loses_code(main, article):
         article = _converted(main)
     return _parsed_page(_titled(title, article) if article else _markdown_of(data))
 
 
 def _main_element(soup: BeautifulSoup) -> Tag:
     """Return the largest main element of a page, the page where none has most of it; what is not read is removed."""
-    for element in soup.find_all([*_HIDDEN, *_BESIDE]):
+    for element in (*soup.find_all([*_HIDDEN, *_BESIDE]), *soup.select(_BESIDE_BY_ROLE)):
         element.decompose()
     found = max(soup.select("main, article, [role=main]"), key=_n_characters, default=soup)
     return found if _n_characters(found) > _LEAST_MAIN * _n_characters(soup) else soup
+
+
+def _loses_code(main: Tag, article: str) -> bool:
+    """Return whether most blocks of code that have several lines are not in the article as they were."""
+    blocks = [text for block in main.find_all("pre") if "\n" in (text := block.get_text().strip())]
+    return sum(block not in article for block in blocks) > len(blocks) / 2
 
 
 def _outermost(element: Tag, names: list[str]) -> Iterator[Tag]:
@@ -138,8 +160,26 @@ def _converted(element: Tag) -> str:
 
     for picture in element.find_all("img"):
         picture.replace_with(str(picture.get("alt") or ""))
+    for link in element.find_all("a"):
+        address, words = str(link.get("href", "")), link.get_text()
+        del link["title"]
+        if address.startswith("#") and not any(map(str.isalnum, words)):  # the sign beside a heading
+            link.decompose()
+        elif address.startswith("#") or len(address) > _MAX_ADDRESS:  # a place that the text has, or no address to read
+            link.unwrap()
+    for quote in element.find_all("blockquote"):
+        code = "".join(block.get_text(strip=True) for block in quote.find_all("pre"))
+        if code and code == quote.get_text(strip=True):  # which only indents the code
+            quote.unwrap()
     converter = MarkdownConverter(heading_style="ATX", bullets="-", escape_asterisks=False, escape_underscores=False)
-    return _BLANK_LINES.sub("\n\n", str(converter.convert_soup(element))).strip()
+    return _outside_code(str(converter.convert_soup(element)), lambda text: _BLANK_LINES.sub("\n\n", text)).strip()
+
+
+def _outside_code(text: str, change: Callable[[str], str]) -> str:
+    """Return Markdown with a change of all that is in no fenced block: code stays as it is."""
+    parts = _FENCED.split(text)
+    parts[::2] = map(change, parts[::2])
+    return "".join(parts)
 
 
 def _titled(title: str, body: str) -> str:
