@@ -49,13 +49,17 @@ def fitting(sources: Sequence[Source], n_tokens: int) -> tuple[Source, ...]:
 async def find_passages(chat: ChatState, question: Message) -> Events:
     """Search what is to be searched for `question`, and store what is sent with it. Yields a note where it is asked
     without passages; why nothing was searched, and what the search had to do without, once. Raises StorageError."""
+    from app.knowledge.search import searched_words  # few chats need it
+
     found: list[Source] = []
-    if texts := searched_texts(chat.conversation.path(question.id)):
-        async with aclosing(_in_texts(chat, texts, question.content, found)) as events:
+    path = chat.conversation.path(question.id)
+    words = searched_words([message.content for message in path if message.role == "user"])
+    if texts := searched_texts(path):
+        async with aclosing(_in_texts(chat, texts, words, found)) as events:
             async for event in events:
                 yield event
     if chat.searches_first:
-        async with aclosing(_in_folders(chat, question.content, found)) as events:
+        async with aclosing(_in_folders(chat, words, found)) as events:
             async for event in events:
                 yield event
     if not found:

@@ -39,6 +39,14 @@ _COMMON = frozenset(
     )
 )
 
+# What a question begins with that goes on from the one before, and words for what was named there. A pronoun behind
+# more words than these means one of them ("a directory with everything in it").
+_GOES_ON = re.compile(r"\s*(and|or|but|then|also|what about|how about|what if)\b", re.IGNORECASE)
+_REFERS = re.compile(
+    r"\b(it|its|they|them|their|there|those|these|this|one|again|too|instead|that(?=\W*$))\b", re.IGNORECASE
+)
+_N_BEFORE_PRONOUN = 2
+
 
 @dataclass(frozen=True, slots=True)
 class Hit:
@@ -75,9 +83,29 @@ class Found:
 
 def word_expression(question: str) -> str:
     """Return the FTS5 expression for passages with any of the words of `question`, "" without a word."""
-    words = dict.fromkeys(re.findall(r"\w+", question.lower()))
-    terms = [word for word in words if word not in _COMMON] or list(words)
+    terms = _telling(question) or list(dict.fromkeys(re.findall(r"\w+", question.lower())))
     return " OR ".join(f'"{term}"' for term in terms[:_MAX_TERMS])
+
+
+def _telling(question: str) -> list[str]:
+    """Return the words of `question` that not every passage has, each once."""
+    return [word for word in dict.fromkeys(re.findall(r"\w+", question.lower())) if word not in _COMMON]
+
+
+def searched_words(questions: Sequence[str]) -> str:
+    """Return what is searched for the last of a chat's `questions`: its words, and behind them those of the questions
+    that it goes on from, up to one that stands alone ("how do I read a CSV file?", "and write one?"). English only.
+
+    `tests/bench/knowledge/follow_ups.py` has what it finds more, and that a change of the subject loses nothing.
+    """
+    words: list[str] = []
+    for question in reversed(questions):
+        words.append(question)
+        pronoun = _REFERS.search(question)
+        refers = pronoun is not None and len(_telling(question[: pronoun.start()])) <= _N_BEFORE_PRONOUN
+        if not (refers or _GOES_ON.match(question)):
+            break
+    return " ".join(words)[:MAX_QUERY_CHARACTERS]
 
 
 def fused(*rankings: tuple[float, Sequence[int]]) -> dict[int, float]:

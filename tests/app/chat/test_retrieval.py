@@ -130,6 +130,16 @@ async def test_a_turn_without_hits_says_so_once_and_asks_plainly(tmp_path: Path)
     assert chat.conversation.branch[2].sources
 
 
+async def test_a_follow_up_is_searched_with_the_question_before_and_asked_as_it_was_typed(tmp_path: Path) -> None:
+    client = ScriptedClient(said("Three hours."), said("No."))
+    chat = await _chat(tmp_path, client, ChatSettings(tools=ON), takes_tools=False)
+    await _ask(chat, "What about broth?")
+    assert _notes(await _ask(chat, "And is it ever stirred?")) == []
+    question = chat.conversation.branch[2]
+    assert question.content == "And is it ever stirred?"
+    assert [source.text for source in question.sources] == [BROTH]
+
+
 async def test_without_room_the_question_is_asked_without_passages(tmp_path: Path) -> None:
     client = ScriptedClient(said("Long."))
     chat = await _chat(tmp_path, client, ChatSettings(tools=ON), takes_tools=False, n_ctx=64)
@@ -172,14 +182,14 @@ async def test_an_attached_text_is_searched_for_each_question_of_its_branch(tmp_
     client = ScriptedClient(said("Two."), said("Three."))
     chat = await _chat(tmp_path, client, ChatSettings(), takes_tools=takes_tools)
     assert await _ask_about_the_book(chat, "What is said of bicycles?") == []
-    assert await _ask_about_the_book(chat, "And of barometers?") == []
+    assert await _ask_about_the_book(chat, "What is said of barometers?") == []
     first, _, second, _ = chat.conversation.branch
     assert first.sources[0].label == "book.md (Chapter 2)"
     assert second.sources[0].label == "book.md (Chapter 3)"
     asked = client.requests[1]
     assert asked[0].content.startswith("book.md, ")
     assert "Of soup" not in "".join(turn.content for turn in asked)
-    assert asked[-1].content.index("Of barometers") < asked[-1].content.index("And of barometers?")
+    assert asked[-1].content.index("Of barometers") < asked[-1].content.index("What is said of barometers?")
     async with SqliteChatRepository(tmp_path) as repository:
         opened = await repository.open()
     assert opened.conversation.branch[0].attachments == (_BOOK,)

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from app.knowledge.embedding import EmbedProgress, embed_passages
 from app.knowledge.models import marked_passage, marked_question
 from app.knowledge.reading import read_folder
-from app.knowledge.search import fused, ranked_by_words, search, word_expression
+from app.knowledge.search import fused, ranked_by_words, search, searched_words, word_expression
 from app.knowledge.store import KnowledgeStore
 from quantizer.system.errors import UsageError
 from tests.app.knowledge.models import EMBEDDER, TopicModels
@@ -135,6 +135,29 @@ async def test_a_long_file_does_not_crowd_out_the_others(tmp_path: Path) -> None
 def test_common_words_count_only_where_there_are_no_others() -> None:
     assert word_expression("How is the soup?") == '"soup"'
     assert word_expression("who is it") == '"who" OR "is" OR "it"'
+
+
+CSV = "How do I read a CSV file?"
+
+
+@pytest.mark.parametrize("question", ["And write one?", "what about tabs?", "Can it be sorted?", "How do I undo that?"])
+def test_a_question_that_goes_on_is_searched_with_what_it_goes_on_from(question: str) -> None:
+    assert searched_words(["What is TOML?", CSV, question]) == f"{question} {CSV}"
+    assert searched_words([CSV, question, "And for Windows?"]) == f"And for Windows? {question} {CSV}"
+    assert searched_words([question]) == question
+
+
+@pytest.mark.parametrize(
+    "question", ["Bread?", "Delete a directory with everything in it", "Tests that fail first", ""]
+)
+def test_a_question_that_stands_alone_is_searched_by_itself(question: str) -> None:
+    assert searched_words([CSV, question]) == question
+
+
+def test_what_is_searched_has_a_bound_and_the_newest_words_first() -> None:
+    words = searched_words([f"And number {number}?" for number in range(1_000)])
+    assert words.startswith("And number 999?")
+    assert len(words) <= 2_000
 
 
 @pytest.fixture(scope="module")
