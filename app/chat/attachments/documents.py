@@ -167,6 +167,9 @@ def _converted(element: Tag) -> str:
             link.decompose()
         elif address.startswith("#") or len(address) > _MAX_ADDRESS:  # a place that the text has, or no address to read
             link.unwrap()
+    for block in element.find_all("pre"):
+        if block.find("pre") is not None:  # mdBook's playgrounds, which would have two fences
+            block.unwrap()
     for quote in element.find_all("blockquote"):
         code = "".join(block.get_text(strip=True) for block in quote.find_all("pre"))
         if code and code == quote.get_text(strip=True):  # which only indents the code

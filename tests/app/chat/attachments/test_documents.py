@@ -28,8 +28,10 @@ def test_lists_of_names_in_documentation_are_text() -> None:
 
 def test_code_keeps_its_lines_blank_ones_too_in_a_page_that_is_mostly_prose() -> None:
     code = "def soup():\n    return 1\n\n\nsoup()"
-    for quote in ("<pre>{}</pre>", "<blockquote><pre>{}</pre></blockquote>"):
-        assert f"```\n{code}\n```" in read(f"<main>{PROSE}{quote.format(code)}</main>")
+    for block in ("<pre>{}</pre>", "<blockquote><pre>{}</pre></blockquote>", "<pre><pre><code>{}</code></pre></pre>"):
+        text = read(f"<main>{PROSE}{block.format(code)}</main>")
+        assert text.endswith(f"\n\n```\n{code}\n```")
+        assert text.count("```") == 2
 
 
 def test_signs_beside_headings_and_addresses_of_playgrounds_are_left_out() -> None:
