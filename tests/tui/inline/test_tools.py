@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -12,12 +13,16 @@ from app.chat.repository import InMemoryChatRepository
 from app.chat.tool_switches import RequestedTools
 from app.cli.output.answer import calls_json
 from app.connection import ServiceConnection
+from app.protocol.chat import MediaPart
 from app.tools.approval import Decision
 from app.tools.backend import ToolBackend
 from app.tools.runner import ToolRunner
+from app.tools.tool import ToolOutput
 from quantizer.system.errors import UsageError
+from tests.app.chat.attachments.files import picture_of
 from tests.app.chat.tool_chats import backend_of, call, calling, said, unbatched
 from tests.app.client.scripted_client import ScriptedClient
+from tests.app.tools.fake import ScriptedCall
 from tests.app.tools.mcp.scripted import Script
 from tui.chat.session import ChatSession
 from tui.inline.chat import InlineChat
@@ -72,6 +77,18 @@ async def test_options_allow_tools_by_name_and_unknown_names_are_refused(tmp_pat
     (made,) = calls_json(branch)
     assert (made["name"], made["outcome"], made["result"]) == ("run", "done", "done")
     capsys.readouterr()
+
+
+@pytest.mark.slow
+async def test_pictures_of_a_result_are_named_below_it_and_in_the_list_of_calls(tmp_path, capsys):
+    picture = MediaPart("image/png", base64.b64encode(picture_of()).decode())
+    tools = backend_of(read=[ScriptedCall(ToolOutput("[picture 1]", media=(picture,)))])
+    async with opened(ScriptedClient(calling(call(1)), said("Red.")), tools, tmp_path) as chat:
+        await chat.use_tools(RequestedTools(enabled=("fake",)))
+        await chat.submit("Look.")
+        (made,) = calls_json(chat.branch)
+    assert "✓ call read [picture 1, 64 × 48, 141 B]" in capsys.readouterr().err
+    assert [each["name"] for each in made["attachments"]] == ["picture 1"]
 
 
 async def test_a_step_is_taken_back_and_done_again(tmp_path, capsys):
