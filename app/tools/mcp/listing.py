@@ -294,8 +294,8 @@ def result_output(raw: Mapping[str, Any]) -> ToolOutput:
             texts.append(block_text(block))
         else:
             media.append(part)
-            uri = block["resource"].get("uri", "") if block.get("type") == "resource" else ""
-            texts.append(f"[{media_names(media)[-1]}{f' of {uri}' if uri else ''}: {_size(*_data(block))}]")
+            of = f" of {block['resource'].get('uri', '')}" if block.get("type") == "resource" else ""
+            texts.append(f"[{media_names(media)[-1]}{of}: {_size(part.mime_type, part.base64)}]")
     structured = raw.get("structuredContent")
     if structured is not None and not _is_said(structured, blocks):
         texts.append(json.dumps(structured, indent=1, ensure_ascii=False))
@@ -309,9 +309,14 @@ def result_output(raw: Mapping[str, Any]) -> ToolOutput:
 
 def _medium(block: Mapping[str, Any]) -> MediaPart | None:
     """Return the picture or sound that a block says it has, None for any other."""
-    mime_type, data = _data(block)
-    has_data = block.get("type") in ("image", "audio", "resource") and data
-    return MediaPart(mime_type, data) if has_data and mime_type.startswith(("image/", "audio/")) else None
+    kind, resource = block.get("type"), block.get("resource")
+    if kind in ("image", "audio"):
+        mime_type, data = _data(block, "data")
+    elif kind == "resource" and isinstance(resource, Mapping):
+        mime_type, data = _data(resource, "blob")
+    else:
+        return None
+    return MediaPart(mime_type, data) if data and mime_type.startswith(("image/", "audio/")) else None
 
 
 def resource_content(raw: Mapping[str, Any]) -> str | bytes:
@@ -372,7 +377,7 @@ def block_text(block: Mapping[str, Any]) -> str:
     if kind == "text":
         return str(block.get("text", ""))
     if kind in ("image", "audio"):
-        return f"[{kind}: {_size(*_data(block))}; this chat has only its description]"
+        return f"[{kind}: {_size(*_data(block, 'data'))}; this chat has only its description]"
     if kind == "resource_link":
         words = (block.get(key) for key in ("title", "name", "description", "mimeType"))
         about = ", ".join(dict.fromkeys(str(word) for word in words if word))
@@ -386,13 +391,11 @@ def _resource(resource: Mapping[str, Any]) -> str:
     uri = resource.get("uri", "")
     if "text" in resource:
         return f"[resource: {uri}]\n{resource['text']}"
-    return f"[resource: {uri}, {_size(*_data({'resource': resource}))}; this chat has only its description]"
+    return f"[resource: {uri}, {_size(*_data(resource, 'blob'))}; this chat has only its description]"
 
 
-def _data(block: Mapping[str, Any]) -> tuple[str, str]:
-    """Return the MIME type and the Base64 of a block, or of the resource in it; empty where it has none."""
-    resource = block.get("resource")
-    holder, key = (resource, "blob") if isinstance(resource, Mapping) else (block, "data")
+def _data(holder: Mapping[str, Any], key: str) -> tuple[str, str]:
+    """Return the MIME type and the Base64 called `key` of a block or a resource, empty where it has none."""
     mime_type, data = holder.get("mimeType"), holder.get(key)
     return (mime_type if isinstance(mime_type, str) else ""), (data if isinstance(data, str) else "")
 

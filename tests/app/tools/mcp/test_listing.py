@@ -186,6 +186,7 @@ def test_long_names_are_cut_and_stay_apart() -> None:
 
 
 IMAGE = base64.b64encode(bytes(300)).decode()
+NAMELESS = "[image: unknown type, 0 bytes; this chat has only its description]"
 
 
 def text(value: str) -> dict[str, Any]:
@@ -211,6 +212,10 @@ def text(value: str) -> dict[str, Any]:
             "[resource: n://1, a/b, 300 bytes; this chat has only its description]",
         ),
         ({"type": "hologram"}, "[content of the unknown kind 'hologram']"),
+        ({"type": "resource", "mimeType": "image/png", "data": IMAGE}, "[content of the unknown kind 'resource']"),
+        ({"type": "resource", "resource": [1], "mimeType": "image/png"}, "[content of the unknown kind 'resource']"),
+        ({"type": "image", "resource": {"mimeType": "image/png", "blob": 5}}, NAMELESS),
+        ({"type": "image", "mimeType": ["image/png"], "data": {"a": 1}}, NAMELESS),
         ({}, "[content of the unknown kind None]"),
     ],
 )
