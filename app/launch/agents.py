@@ -440,7 +440,7 @@ AGENTS: tuple[Agent, ...] = (
         package="npm:@anthropic-ai/claude-code",
         api="/v1/messages",
         start=_claude_code,
-        small_tasks=SmallTasks("searches, pages and titles", needs_tools=True),
+        small_tasks=SmallTasks("web pages, titles and agents on Haiku", needs_tools=True),
         need=ContextNeed(13_000, 65_536, n_free=33_000),  # 2.1.197 began with 35,000
         tested="2.1.332",
         editor="claude-code",
@@ -567,7 +567,7 @@ AGENTS: tuple[Agent, ...] = (
         api="/v1/chat/completions",
         start=_crush,
         need=ContextNeed(0, 32_768),
-        small_tasks=SmallTasks("pages and titles", 32_768, needs_tools=True),
+        small_tasks=SmallTasks("web pages and titles", 32_768, needs_tools=True),
         source="https://github.com/charmbracelet/crush",
         editor="crush",
     ),

@@ -176,7 +176,7 @@ def launch(
     """Start a coding AGENT that uses the service; without AGENT, list the supported ones.
 
     The service is started if none is running. The model is loaded with as much context as the agent needs and memory
-    allows, and checked for tool calls. Small tasks (titles, searches) go to a smaller model of the library if it fits
+    allows, and checked for tool calls. Small tasks (titles, web pages) go to a smaller model of the library if it fits
     beside the main one. The agent's settings apply to this run only; ARGUMENTS after -- are passed to
     it. When it exits, stderr shows how much of the model it used: tokens, the share that was reused, rates.
     """

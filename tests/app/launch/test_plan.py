@@ -135,4 +135,6 @@ def test_a_plan_says_who_does_the_small_tasks_and_why() -> None:
     plan = plan_launch(agent, "/bin/claude", URL, GOOD, small=small)
     assert plan.environment["ANTHROPIC_DEFAULT_HAIKU_MODEL"] == "little"
     assert plan.environment["ANTHROPIC_MODEL"] == "coder"
-    assert plan.checks[-1].text == ("Small tasks (searches, pages and titles) go to little, which fits beside coder.")
+    assert plan.checks[-1].text == (
+        "Small tasks (web pages, titles and agents on Haiku) go to little, which fits beside coder."
+    )

@@ -16,7 +16,7 @@ from quantizer.system.errors import EngineError
 
 GIB = 1 << 30
 TITLES = SmallTasks("titles", 16_384)
-SEARCHES = SmallTasks("searches", needs_tools=True)
+PAGES = SmallTasks("pages", needs_tools=True)
 
 
 def _model(name: str, n_bytes: int, tps: float | None = None, **facts: object) -> LocalModel:
@@ -82,7 +82,7 @@ def test_a_model_that_would_not_do_is_no_candidate(model: LocalModel) -> None:
 
 def test_tools_are_needed_where_the_small_tasks_have_some() -> None:
     plain = _model("plain", 4 * GIB, has_tools=False)
-    assert small_candidates([plain], MAIN, SEARCHES, 65_536) == ()
+    assert small_candidates([plain], MAIN, PAGES, 65_536) == ()
     assert small_candidates([plain], MAIN, TITLES, 16_384) == (plain,)
 
 
@@ -94,7 +94,7 @@ def test_of_models_whose_speed_is_known_a_faster_one_is_a_candidate() -> None:
 
 async def test_the_first_that_unloads_nothing_is_chosen_with_the_context_of_the_main_one() -> None:
     service = FakeService(_model("middle", 4 * GIB), _model("small", 2 * GIB), evicted={"middle": ("coder",)})
-    chosen = await choose_small_model(service.client, "coder", SEARCHES, 65_536)
+    chosen = await choose_small_model(service.client, "coder", PAGES, 65_536)
     assert chosen.model == TargetModel("small", 65_536)
     assert chosen.reason == "small with 65,536 tokens of context, which fits beside coder"
     assert service.asked == [("middle", 65_536), ("small", 65_536)]
@@ -114,7 +114,7 @@ async def test_where_nothing_fits_the_main_model_does_it_and_the_reason_is_told(
 
 async def test_a_library_without_a_smaller_model_is_told_at_once() -> None:
     service = FakeService(_model("half", 9 * GIB))
-    chosen = await choose_small_model(service.client, "coder", SEARCHES, 65_536)
+    chosen = await choose_small_model(service.client, "coder", PAGES, 65_536)
     assert service.n_lists == 1, "it is not read to its end"
     assert chosen.model is None
     assert "the library has no faster one of at most half its size whose template takes tools" in chosen.reason

@@ -114,7 +114,7 @@ def test_an_agent_gets_its_settings_for_this_run_and_what_it_used_is_reported(
     assert "reused from the cache" in ran.stderr
     assert "first token after" in ran.stderr
     assert "it began with" in ran.stderr
-    assert "Small tasks (searches, pages and titles) go to tiny too: " in ran.stderr
+    assert "Small tasks (web pages, titles and agents on Haiku) go to tiny too: " in ran.stderr
     assert ran.stdout == "", "which is the agent's"
     assert list((tmp_path / "tmp").iterdir()) == [], "the files of the run are gone"
 
@@ -185,7 +185,8 @@ def test_small_tasks_go_to_a_smaller_model_of_the_library_that_fits_beside_the_m
     service = start_service(data_dir=str(data), model="big", ctx="65536")
     at = {**_at(service, around), "LOCALLLM_DATA_DIR": str(data), "LOCALLLM_MODEL": "big"}
     shown = run_localllm(at, "launch", "claude", "--print")
-    fits = "Small tasks (searches, pages and titles) go to little with 65,536 tokens of context, which fits beside big"
+    tasks = "Small tasks (web pages, titles and agents on Haiku)"
+    fits = f"{tasks} go to little with 65,536 tokens of context, which fits beside big"
     assert f"# {fits}." in shown.stdout, shown.stdout
     assert "export ANTHROPIC_DEFAULT_HAIKU_MODEL=little\n" in shown.stdout
     loaded = service.http.get("/api/localllm/status").json()["models"]
