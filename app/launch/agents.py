@@ -432,7 +432,8 @@ def _toml(value: str | int) -> str:
 
 _TITLES = SmallTasks("titles", 16_384)
 
-# First prompts: what the tested version sends in one-shot mode, Claude Code in a terminal, where it has more tools.
+# First prompts: what the tested version sends in one-shot mode, Claude Code and OpenClaw as in a terminal, where they
+# have more tools.
 AGENTS: tuple[Agent, ...] = (
     Agent(
         name="claude",
@@ -532,7 +533,7 @@ AGENTS: tuple[Agent, ...] = (
         package="npm:cline",
         api="/v1/chat/completions",
         start=_cline,
-        need=ContextNeed(5_600, 32_768),
+        need=ContextNeed(5_400, 32_768),
         tested="3.0.65",
         least_version="3.0.0",
         editor="cline-cli",
@@ -544,7 +545,7 @@ AGENTS: tuple[Agent, ...] = (
         how_to_install="uv tool install --python 3.12 hermes-agent",
         api="/v1/chat/completions",
         start=_hermes,
-        need=ContextNeed(14_000, 65_536, n_least=64_000),
+        need=ContextNeed(13_200, 65_536, n_least=64_000),
         small_tasks=_TITLES,
         tested="0.19.0",
         least_version="0.19.0",
@@ -555,7 +556,7 @@ AGENTS: tuple[Agent, ...] = (
         package="npm:openclaw",
         api="/v1/chat/completions",
         start=_openclaw,
-        need=ContextNeed(14_200, 32_768),
+        need=ContextNeed(13_900, 32_768),
         small_tasks=_TITLES,
         tested="2026.9.6",
         default_arguments=("chat",),
