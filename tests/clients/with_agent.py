@@ -48,6 +48,7 @@ AGENTS = {
     "cline": Agent(
         set_up=_set_up_cline,
         arguments=("--provider", "openai-compatible", "--model", MODEL),
+        environment={"CLINE_SESSION_BACKEND_MODE": "local"},  # its daemon would stay behind
         tools=Tools(
             shell="run_commands",
             command="commands",
