@@ -63,14 +63,14 @@ _EXCEPTED = {
             "app/chat/presets.py shipped_presets",
             "app/library/hub/catalogue.py parse_catalogue",
             "app/library/local/model_sampling.py parse_catalogue_sampling",
+            "quantizer/architectures/__init__.py module",
         ),
         "ships with localllm",
     ),
     **dict.fromkeys(
         (
             "app/chat/attachments/documents.py parse_notebook",
-            "app/client/connection.py _event",
-            "app/client/connection.py _refusal",
+            "app/client/connection.py received",
             "app/launch/run.py _npm_version",
             "app/library/external.py _parsed",
             "app/service/tools/literal_arguments.py _plain",
