@@ -13,6 +13,7 @@ from app.chat.activity import Activity
 from app.connection import localllm_service
 from app.protocol.transcript import Transcribed
 from app.sound.devices import MAX_RECORDED_S, play, record
+from app.sound.spoken_text import spoken_text
 from quantizer.system.errors import UsageError, UserError
 from quantizer.system.files import open_private
 from quantizer.system.temporary_folder import temporary_folder
@@ -166,16 +167,3 @@ class Voice:
         before = prompt.before_cursor
         prompt.insert_pasted(f" {text}" if before and not before[-1].isspace() else text)
         self._view.focus_prompt()
-
-
-def spoken_text(text: str) -> str:
-    """Return what is read aloud of a Markdown text: its words without marks and addresses, a paragraph for each block.
-    Code is left out: nobody follows it by ear."""
-    from markdown_it import MarkdownIt
-
-    blocks = []
-    for token in MarkdownIt("commonmark", {"html": False}).enable("table").parse(text):
-        if token.type == "inline":
-            breaks = ("softbreak", "hardbreak")
-            blocks.append("".join(" " if part.type in breaks else part.content for part in token.children or ()))
-    return "\n\n".join(filter(None, map(str.strip, blocks)))

@@ -22,7 +22,7 @@ from app.chat.tool_switches import RequestedTools
 from app.chat.tools_editor import KNOWLEDGE_MODES, ToolsEditor
 from app.cli.output.answer import ending_note, source_lines, stats_line
 from app.common.help_topics import read_topic
-from app.connection import find_model, local_models, model_lines, resolve_model
+from app.connection import find_model, local_models, localllm_service, model_lines, resolve_model
 from app.settings.settings import Settings
 from app.tools.backend import ToolBackend
 from app.tools.lazy import LazyTools
@@ -46,7 +46,7 @@ _TABLES = (CHAT_COMMANDS, APP_COMMANDS)
 _IDS = (
     "retry", "continue", "edit", "editor", "new", "model", "compact", "compare", "newest", "figures", "system",
     "options", "think", "preset", "template", "prompt", "thoughts", "tools", "knowledge", "undo-step", "redo-step",
-    "copy", "help", "quit",
+    "copy", "speak", "help", "quit",
 )  # fmt: skip
 COMMANDS: tuple[Command, ...] = tuple(
     command for command_id in _IDS for table in _TABLES if (command := table.find(command_id)) is not None
@@ -63,7 +63,13 @@ _KEYS = (
     ("PATH", "A dropped or pasted path alone: attach the file to the next question"),
 )
 _BREAK = ("Alt+Enter", "Start a new line")
+_WORDS = {"speak": "Read the last answer aloud; Ctrl+C stops it"}  # where there is no selection
 _FORGETTING = {"new": "Start a new chat; this one is discarded (also /clear)"}
+# What else does it, of commands that need the full screen.
+_INSTEAD = {
+    "part": "`localllm run --search-files` searches a long text, @FILE.pdf#3-5 attaches pages.",
+    "record": "`localllm transcribe` writes down a recording.",
+}
 
 
 def parse_command(text: str) -> tuple[Command | None, str, str] | None:
@@ -79,7 +85,7 @@ def needs_full_screen(word: str) -> bool:
 
 def help_text(*, is_saved: bool, breaks_lines: bool) -> str:
     """Return commands and keys, one per line; `breaks_lines` if Alt+Enter is available."""
-    words = {} if is_saved else _FORGETTING
+    words = _WORDS if is_saved else _WORDS | _FORGETTING
     rows = [(f"/{each.slash} {each.argument}".rstrip(), words.get(each.id, each.help_text)) for each in COMMANDS]
     rows += [*_KEYS, *([_BREAK] if breaks_lines else [])]
     width = max(len(label) for label, _ in rows)
@@ -109,6 +115,7 @@ class InlineChat:
         self.edited: Message | None = None
         self.held_back = ""
         self._templates = Templates()
+        self._speaker = ""  # the model that spoke last; empty: the only one that there is
         self.dropped: tuple[Attachment, ...] = ()
         self.is_quitting = False
         self._followed: int | None = None  # the message after which another window goes on, as it was printed
@@ -204,8 +211,8 @@ class InlineChat:
             if isawaitable(outcome):
                 await outcome
         elif needs_full_screen(word):
-            remedy = "localllm chat. /help lists the commands available here."
-            self._scrollback.print_line(f"/{word} needs the full screen: {remedy}")
+            remedy = _INSTEAD.get(word, "/help lists the commands available here.")
+            self._scrollback.print_line(f"/{word} needs the full screen: localllm chat. {remedy}")
         else:
             self._scrollback.print_line(unknown_command(word, COMMANDS, "/help lists the commands."))
 
@@ -412,6 +419,25 @@ class InlineChat:
             self._scrollback.print_line(f"Copied {len(text)} characters.")
         else:
             self._scrollback.print_line("This terminal has no clipboard access.")
+
+    async def read_aloud(self, model: str = "") -> None:
+        """Read the last answer aloud by `model`, without one by the model of the last time."""
+        from app.sound.devices import play  # few chats need it
+        from app.sound.spoken_text import spoken_text
+
+        words = spoken_text(self._session.conversation.last_answer)
+        if not words:
+            self._scrollback.print_line("There is nothing to read aloud.")
+            return
+        speaker = model or self._speaker
+
+        def began(_said: object) -> None:
+            self._speaker = speaker  # which is one
+
+        with self._print_errors():
+            client = await localllm_service(self._session.connection)
+            self._scrollback.print_line("Reading aloud; Ctrl+C stops it.")
+            await play(client.speak(words, speaker), began)
 
     def show_help(self, topic: str = "") -> None:
         if topic:

@@ -14,7 +14,6 @@ from app.protocol.errors import RequestError
 from app.protocol.library import LocalModel
 from tests.app.client.scripted_client import READY, ScriptedClient, ScriptedReply
 from tests.app.sound.fake_device_child import put_device
-from tui.chat.voice import spoken_text
 
 pytestmark = pytest.mark.slow
 HEARS = replace(READY, hears=True)
@@ -213,16 +212,3 @@ async def test_no_model_that_speaks_and_no_loudspeaker_are_a_sentence_each(open_
         put_device(monkeypatch, "absent")
         await user.asks("/speak")
         await user.sees("The loudspeaker cannot be opened. Connect one.")
-
-
-@pytest.mark.parametrize(
-    ("markdown", "spoken"),
-    [
-        ("# A *title*\n\nwith `code` and\na [link](http://x.org/y).", "A title\n\nwith code and a link."),
-        ("- one\n- two\n\n```sh\nrm -r x\n```\nEnd.", "one\n\ntwo\n\nEnd."),
-        ("| a | b |\n|---|---|\n| 1 | 2 |", "a\n\nb\n\n1\n\n2"),
-        ("```\nonly code\n```", ""),
-    ],
-)
-def test_words_are_read_aloud_and_neither_marks_nor_code(markdown, spoken):
-    assert spoken_text(markdown) == spoken

@@ -25,6 +25,7 @@ from app.settings.settings import Settings
 from quantizer.system.errors import EngineError
 from tests.app.chat.attachments.files import pdf_of, picture_of
 from tests.app.client.scripted_client import COMPLETED, ScriptedClient, ScriptedReply
+from tests.app.sound.fake_device_child import put_device
 from tests.tui.model_scenes import client_with_models
 from tui.chat.session import ChatSession
 from tui.inline.chat import COMMANDS, InlineChat, help_text, needs_full_screen, parse_command
@@ -307,7 +308,10 @@ async def test_the_last_chat_is_continued_with_the_options_of_the_command_line(o
         ("/hlep", "Unknown command /hlep. Did you mean /help?"),
         ("?", "/continue"),
         ("/model nosuch", "There is no local model nosuch."),
-        ("/models", "needs the full screen"),
+        ("/models", "needs the full screen: localllm chat. /help"),
+        ("/part", "localllm chat. `localllm run --search-files` searches a long text"),
+        ("/record", "localllm chat. `localllm transcribe` writes down"),
+        ("/speak", "There is nothing to read aloud."),
         ("/retry", "There is no question yet."),
         ("/copy", "no answer to copy"),
         ("/system", "No system prompt is set."),
@@ -320,6 +324,22 @@ async def test_impossible_actions_are_reported(opened, capsys, text, printed):
         await chat.submit(text)
     assert printed in capsys.readouterr().err
     assert client.requests == []
+
+
+@pytest.mark.slow
+async def test_the_last_answer_is_read_aloud_and_a_device_that_fails_is_reported(opened, capsys, monkeypatch):
+    client = ScriptedClient(ScriptedReply(deltas=("Hello **there**.",)))
+    async with opened(client) as chat:
+        await chat.submit("Who are you?")
+        put_device(monkeypatch, "mute")
+        await chat.submit("/speak qwen3-tts")
+        await chat.submit("/speak")
+        put_device(monkeypatch, "absent")
+        await chat.submit("/speak")
+    assert client.spoken == [("Hello there.", "qwen3-tts")] * 2
+    printed = capsys.readouterr().err
+    assert printed.count("Reading aloud; Ctrl+C stops it.") == 3
+    assert "The loudspeaker cannot be opened. Connect one." in printed
 
 
 @pytest.mark.parametrize("word", ["/quit", "/bye", "/exit"])
