@@ -106,7 +106,7 @@ def wrapped(text: str, n_cells: int) -> list[str]:
     than a row. Each row is indented as the line is."""
     indent = text[: min(len(text) - len(text.lstrip(" ")), n_cells // 2)]
     rows = [""]
-    for word in _WORD.findall(text):
+    for word in _WORD.findall(text.rstrip(" ")):  # its time would grow with the square of spaces without a word
         if cell_len(rows[-1]) + cell_len(word) <= n_cells:
             rows[-1] += word
             continue
