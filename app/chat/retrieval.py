@@ -49,12 +49,16 @@ def fitting(sources: Sequence[Source], n_tokens: int) -> tuple[Source, ...]:
 async def find_passages(chat: ChatState, question: Message) -> Events:
     """Search what is to be searched for `question`, and store what is sent with it. Yields a note where it is asked
     without passages; why nothing was searched, and what the search had to do without, once. Raises StorageError."""
+    path = chat.conversation.path(question.id)
+    texts = searched_texts(path)
+    if not (texts or chat.searches_first):
+        return
+
     from app.knowledge.search import searched_words  # few chats need it
 
     found: list[Source] = []
-    path = chat.conversation.path(question.id)
     words = searched_words([message.content for message in path if message.role == "user"])
-    if texts := searched_texts(path):
+    if texts:
         async with aclosing(_in_texts(chat, texts, words, found)) as events:
             async for event in events:
                 yield event
