@@ -276,9 +276,6 @@ async def localllm_service(connection: ServiceConnection) -> ServiceClient:
     return service
 
 
-# Which model: what a person types after `/model`, a part of its name.
-
-
 async def forget_chat(connection: ServiceConnection, settings: Settings, prompt_cache_key: str) -> None:
     """Delete what was computed of a deleted chat, by the service where it answers, and log what kept it from that."""
     from app.chat.repository import delete_prefixes  # a face has it already
@@ -294,6 +291,9 @@ async def forget_chat(connection: ServiceConnection, settings: Settings, prompt_
         failure = error
     if failure is not None:
         log_event("app", f"The prefixes of a deleted chat may be left: {failure}")
+
+
+# Which model: what a person types after `/model`, a part of its name.
 
 
 async def local_models(connection: ServiceConnection) -> tuple[LocalModel, ...]:
