@@ -161,6 +161,7 @@ class EditorTerminal:
         self.on_opened: Callable[[str], Awaitable[None]] | None = None
         self._editor = editor
         self._session_id = session_id
+        self._late: set[asyncio.Task[None]] = set()
 
     @property
     def is_offered(self) -> bool:
@@ -175,7 +176,7 @@ class EditorTerminal:
             cwd=command.folder,
             output_byte_limit=_MAX_OUTPUT_BYTES,
         )
-        opened = await self._answered("terminal_create", request, CreateTerminalResponse)
+        opened = await self._opened(request)
         if opened is None:
             # Its person, or its rules, may have said no: nothing runs behind its back.
             raise EngineError("The editor did not run the command.", "Ask the user what they want instead.")
@@ -194,15 +195,40 @@ class EditorTerminal:
             except EditorGoneError:
                 raise EngineError("The editor closed while the command ran.", "What it did is not known.") from None
             output = await self._answered("terminal_output", TerminalOutputRequest(**place), TerminalOutputResponse)
-        finally:  # which ends what still runs, also where this is cancelled
-            release = ReleaseTerminalRequest(**place)
-            await asyncio.shield(self._answered("terminal_release", release, ReleaseTerminalResponse))
+        finally:  # also where this is cancelled
+            await asyncio.shield(self._release(opened.terminal_id))
         if output is None or (exit_ is None and not reason):
             raise EngineError("The editor lost the terminal of the command.", "What it did is not known.")
         cut = "[the editor left out the beginning]\n" if output.truncated else ""
         data = f"{cut}{output.output}".encode("utf-8", "replace")
         status = None if exit_ is None else _status_of(exit_)
         return Ended(data, len(data), status, reason, bool(reason))
+
+    async def _opened(self, request: CreateTerminalRequest) -> CreateTerminalResponse | None:
+        """Return the terminal in which a command runs, None where the editor opens none. One that it opens later, or
+        once this was cancelled, is released at once: editors may ask their person first."""
+        opening = asyncio.create_task(self._editor.asked("terminal_create", request, CreateTerminalResponse))
+        opened: CreateTerminalResponse | None = None
+        try:
+            with suppress(TimeoutError, EditorGoneError):
+                async with asyncio.timeout(_TERMINAL_TIMEOUT_S):
+                    opened = await asyncio.shield(opening)
+        finally:
+            if opened is None:
+                late = asyncio.create_task(self._release_late(opening))
+                self._late.add(late)
+                late.add_done_callback(self._late.discard)
+        return opened
+
+    async def _release_late(self, opening: asyncio.Task[CreateTerminalResponse | None]) -> None:
+        with suppress(EditorGoneError):
+            if (opened := await opening) is not None:
+                await self._release(opened.terminal_id)
+
+    async def _release(self, terminal_id: str) -> None:
+        """Let a terminal go, which ends what still runs in it."""
+        request = ReleaseTerminalRequest(session_id=self._session_id, terminal_id=terminal_id)
+        await self._answered("terminal_release", request, ReleaseTerminalResponse)
 
     async def _answered(self, method: str, request: BaseModel, kind: type[_Answer]) -> _Answer | None:
         """Return the answer to a request that takes no time, None where none comes."""

@@ -84,6 +84,27 @@ async def test_stopping_the_prompt_ends_the_command(tmp_path: Path) -> None:
         assert (process.returncode, editor.terminals) == (-9, {})
 
 
+async def test_a_terminal_that_opens_after_the_prompt_was_stopped_is_released_at_once(tmp_path: Path) -> None:
+    editor = FakeEditor(has_terminals=True)
+    may_open, is_asked, create = asyncio.Event(), asyncio.Event(), editor.create_terminal
+
+    async def asks_its_person_first(**request: Any) -> Any:
+        is_asked.set()
+        await may_open.wait()
+        return await create(**request)
+
+    editor.create_terminal = asks_its_person_first  # type: ignore[method-assign]
+    client = ScriptedClient(calling(python("import time; time.sleep(600)")))
+    async with opened_editor(client, editor, tmp_path, tools=("commands",)) as connection:
+        session_id = (await connection.new_session(cwd=str(tmp_path), mcp_servers=[])).session_id
+        prompt = asyncio.create_task(connection.prompt(session_id=session_id, prompt=asks("Run it.")))
+        await is_asked.wait()
+        await connection.cancel(session_id=session_id)
+        assert (await prompt).stop_reason == "cancelled"
+        may_open.set()
+        await editor.until(lambda: editor.opened and not editor.terminals)
+
+
 async def test_a_terminal_that_is_lost_is_said_and_the_chat_goes_on(tmp_path: Path) -> None:
     editor = FakeEditor(has_terminals=True)
 
