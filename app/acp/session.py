@@ -170,10 +170,10 @@ class EditorSession:
 
     async def replay(self) -> None:
         """Tell the chat as it was held."""
-        entries = self.chat.conversation.entries()
-        parts = await self._media_parts([entry.message for entry in entries])
-        for update in history(entries, self.folders[0], parts):
-            await self.tell(update)
+        for entry in self.chat.conversation.entries():
+            parts = await self._media_parts(entry.message)  # one by one: all pictures of a chat may be gigabytes
+            for update in history([entry], self.folders[0], parts):
+                await self.tell(update)
 
     async def close(self) -> None:
         """Stop what runs, store what came, and stop the tools."""
@@ -285,7 +285,7 @@ class EditorSession:
 
     async def _tell_call(self, message: Message) -> None:
         entry, folder = self._entry(message.id), self.folders[0]
-        is_new, parts = message.id not in self._told_calls, await self._media_parts([message])
+        is_new, parts = message.id not in self._told_calls, await self._media_parts(message)
         terminal_id = self._terminal_ids.get(message.id, "")
         update = call_started(entry, folder) if is_new else call_changed(entry, folder, parts, terminal_id)
         if update != self._told_calls.get(message.id):
@@ -301,13 +301,10 @@ class EditorSession:
         self._terminal_ids[call.id] = terminal_id
         await self._tell_call(call)
 
-    async def _media_parts(self, messages: Sequence[Message]) -> Mapping[str, MediaPart]:
-        """Return the pictures and sounds of results; none where one is missing: the next question says so."""
-        results = [message for message in messages if message.role == "tool"]
+    async def _media_parts(self, message: Message) -> Mapping[str, MediaPart]:
+        """Return the pictures and sounds of a result; none where one is missing: the next question says so."""
         with suppress(StorageError):
-            return await self.chat.stored.media_parts(
-                [file for result in results for file in media_of(result.attachments)]
-            )
+            return await self.chat.stored.media_parts(media_of(message.attachments) if message.role == "tool" else ())
         return {}
 
     async def _decide(self, question: ApprovalQuestion) -> None:
