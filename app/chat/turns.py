@@ -64,11 +64,14 @@ def _shown_results(path: Sequence[Message]) -> frozenset[int]:
     for message in sent_branch(path).path:
         if message.role == "tool" and message.attachments:
             shown.append(message)
-            files = [file for each in shown for file in media_of(each.attachments)]
-            n_bytes = sum(file.n_bytes for file in files)
-            if len(shown) > 1 and (len(files) > MAX_RESULT_MEDIA or n_bytes > MAX_RESULT_MEDIA_BYTES):
+            while len(shown) > 1 and _are_too_many(shown):
                 shown = shown[len(shown) // 2 :]
     return frozenset(message.id for message in shown)
+
+
+def _are_too_many(results: Sequence[Message]) -> bool:
+    files = [file for result in results for file in media_of(result.attachments)]
+    return len(files) > MAX_RESULT_MEDIA or sum(file.n_bytes for file in files) > MAX_RESULT_MEDIA_BYTES
 
 
 def made_calls(answer: Message) -> tuple[ToolCall, ...]:

@@ -171,6 +171,11 @@ def test_of_many_pictures_of_results_the_latest_are_sent_and_the_prompt_seldom_c
 def test_pictures_of_results_have_no_more_bytes_than_a_prompt():
     assert len(_shown(_looks(4, MAX_RESULT_MEDIA_BYTES // 2))) == 2
     assert _shown(_looks(1, 2 * MAX_RESULT_MEDIA_BYTES)) == [3], "the last result is sent whole"
+    small_then_large = [
+        _picture(each.id, MAX_RESULT_MEDIA_BYTES) if each.role == "tool" and each.id > 12 else each
+        for each in _looks(8)
+    ]
+    assert _shown(small_then_large) == [17], "however small those before it are"
 
 
 def test_pictures_before_a_summary_are_not_sent():
