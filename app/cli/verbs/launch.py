@@ -315,7 +315,10 @@ class _Launching:
         if tasks is None or name == _SAME_MODEL:
             return None
         if name:
-            name = name if self._settings.connect else resolve(name, self._settings).id
+            is_known = self._settings.connect or name == facts.id  # which may lie outside the library
+            name = name if is_known else resolve(name, self._settings).id
+            if name == facts.id:  # its context is the main one's, not that of small tasks
+                return None
             return SmallModel(TargetModel(name, tasks.n_ctx or facts.n_ctx), f"{name}, as you chose")
         if client is None:
             return SmallModel(None, f"{facts.id}, or to a smaller model that fits beside it, seen once it is loaded")

@@ -211,6 +211,8 @@ def test_the_user_may_choose_the_model_of_small_tasks(
     assert "go to guide, as you chose." in ran.stderr
     same = run_localllm(_at(roomy, around), "launch", "claude", "--small-model", "same", "--print")
     assert "export ANTHROPIC_DEFAULT_HAIKU_MODEL=tiny\n" in same.stdout
+    main = run_localllm(_at(roomy, around), "launch", "claude", "--small-model", "tiny", "--print")
+    assert (main.stdout, main.returncode) == (same.stdout, 0), "the main one by its name"
     unknown = run_localllm(_at(roomy, around), "launch", "claude", "--small-model", "nothing-like-it", "--print")
     assert unknown.returncode == 1
     assert "nothing-like-it" in unknown.stderr
