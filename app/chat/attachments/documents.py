@@ -58,7 +58,7 @@ def _check_archive(data: bytes) -> None:
 
 _HIDDEN = "title script style noscript template svg iframe object head canvas audio video".split()  # noqa: SIM905
 _BLANK_LINES = re.compile(r"\n[ \t]*\n(?:[ \t]*\n)+")
-_FENCED = re.compile(r"(^[ \t]*```[^\n]*\n.*?^[ \t]*```[ \t]*$)", re.M | re.S)
+_FENCE = re.compile(r"^[ \t]*```[^\n]*$", re.M)
 
 
 def parse_html(data: bytes, _pages: PageChoice, _progress: Callable[[], None]) -> ParsedFile:
@@ -179,10 +179,16 @@ def _converted(element: Tag) -> str:
 
 
 def _outside_code(text: str, change: Callable[[str], str]) -> str:
-    """Return Markdown with a change of all that is in no fenced block: code stays as it is."""
-    parts = _FENCED.split(text)
-    parts[::2] = map(change, parts[::2])
-    return "".join(parts)
+    """Return Markdown with a change of all that is in no fenced block: code stays as it is, a block without an end is
+    none. In linear time: a page may begin thousands of blocks and end none."""
+    parts, n_done, begin = list[str](), 0, -1
+    for fence in _FENCE.finditer(text):
+        if begin < 0:
+            begin = fence.start()
+        elif fence[0].strip(" \t") == "```":
+            parts += (change(text[n_done:begin]), text[begin : fence.end()])
+            n_done, begin = fence.end(), -1
+    return "".join((*parts, change(text[n_done:])))
 
 
 def _titled(title: str, body: str) -> str:
