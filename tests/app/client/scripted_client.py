@@ -37,7 +37,15 @@ from app.protocol.library import (
 )
 from app.protocol.plan import DevicePlan, PlanReport, PlanRequest, PlanSetting
 from app.protocol.speech import Said
-from app.protocol.status import AnswerRecord, ContextLength, MeteredKey, MeteredUsage, ModelStatus, ServiceStatus
+from app.protocol.status import (
+    AnswerRecord,
+    ContextLength,
+    Evictions,
+    MeteredKey,
+    MeteredUsage,
+    ModelStatus,
+    ServiceStatus,
+)
 from app.protocol.transcript import Transcribed, TranscriptEvent
 from quantizer.gguf.gguf_reader import ModelFileError
 from quantizer.system.errors import UserError
@@ -504,6 +512,10 @@ class ScriptedClient(ScriptedJobs):
         length = max(self.model.n_ctx, min(n_ctx, self.n_ctx_most))
         self.model = replace(self.model, n_ctx=length)
         return ContextLength(length, 0, "there is no free memory for more" if length < n_ctx else "")
+
+    async def evictions(self, model: str, n_ctx: int = 0) -> Evictions:
+        """Nothing would be unloaded: the only model is the one that is asked about."""
+        return Evictions(runs=True)
 
     async def takes_tools(self, model: str) -> bool | None:
         """Return `has_tools`."""
