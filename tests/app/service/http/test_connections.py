@@ -23,8 +23,14 @@ _BODY_TO_COME = b"POST / HTTP/1.1\r\nHost: localhost\r\nContent-Length: 9\r\n\r\
 
 
 async def _answering(scope: Any, receive: Any, send: Any) -> None:
-    """Answer a request when its body is whole; `/stream` never ends."""
+    """Answer a request when its body is whole; `/early` does so before, `/begun` in part; `/stream` never ends."""
     if scope["type"] != "http":
+        return
+    if (is_begun := scope["path"] == "/begun") or scope["path"] == "/early":
+        await send({"type": "http.response.start", "status": 413, "headers": [(b"transfer-encoding", b"chunked")]})
+        await send({"type": "http.response.body", "body": b"whole", "more_body": is_begun})
+        while is_begun and (await receive())["type"] != "http.disconnect":
+            pass
         return
     while (message := await receive()).get("more_body"):
         pass
@@ -178,6 +184,20 @@ async def test_an_accept_that_fails_makes_room_and_is_logged_once_a_minute(caplo
     assert [record.getMessage() for record in caplog.records if "Too many open files" in record.getMessage()] == [
         "new connections wait: [Errno 24] Too many open files"
     ]
+
+
+@pytest.mark.parametrize("path", ["/early", "/begun"])
+async def test_a_body_that_turns_out_invalid_behind_its_answer_closes_the_connection_without_an_error(
+    path: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with listening(_answering) as port:
+        head = b"POST %s HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\n1\r\na\r\n" % path.encode()
+        client = await _Client.open(port, head, b"whole\r\n")
+        client._writer.write(b"no length\r\n")
+        rest = await client.all()
+        assert b"HTTP/1.1" not in rest, "a second answer"
+        client.close()
+    assert [record.message for record in caplog.records if record.levelno >= logging.ERROR] == []
 
 
 async def test_other_errors_of_the_loop_keep_their_report(caplog: pytest.LogCaptureFixture) -> None:
