@@ -178,7 +178,7 @@ def main() -> None:
     options = parser.parse_args()
     seen: defaultdict[str, Counter[int]] = defaultdict(Counter)
     wrong = Counter[str]()
-    with serve(_GUIDE, 0, engine="fake") as served:
+    with serve(_GUIDE, 0, engine="fake", keep_alive="-1") as served:  # the trial may take longer than models stay
         found = list(routes(served))
         good = Counter(send(served.port, route.path, _whole(_GOOD_BODY)) for route in found)
         wait_ready(served)  # one of those routes loads the model anew
