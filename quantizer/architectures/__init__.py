@@ -85,7 +85,7 @@ UNCONVERTIBLE: dict[str, str] = {name: reason for reason, names in _LEFT_OUT.ite
 # by their usual names), and those that null switches off ("null"). Source: tests/bench/models/class_defaults.py.
 CLASS_DEFAULTS: dict[str, dict[str, Any]] = {
     name: row
-    for name, row in json.loads((Path(__file__).parent / "class_defaults.json").read_text()).items()
+    for name, row in json.loads((Path(__file__).parent / "class_defaults.json").read_text("utf-8")).items()
     if isinstance(row, dict)
 }
 _NO_DEFAULTS: dict[str, Any] = {"of": "", "values": {}, "null": []}

@@ -34,6 +34,7 @@ ELSEWHERE = {
     "offload/devices/gpus.py": "of the kernel",
     "offload/devices/host.py": "of the kernel",
     "offload/devices/numa.py": "of the kernel",
+    "quantizer/architectures/__init__.py": "of the package",
     "quantizer/system/files.py": "here",
     "quantizer/system/installation.py": "of the installation",
     "quantizer/system/memory_limit.py": "of the kernel",
