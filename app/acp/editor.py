@@ -44,8 +44,7 @@ from quantizer.figures import format_number
 from quantizer.system.errors import EngineError, StorageError
 
 _MAX_OUTPUT_BYTES = 1 << 20  # of a command, its end: more than any model reads
-_TERMINAL_TIMEOUT_S = 30.0  # of an editor that opens a terminal, or tells what is in it
-_FILE_TIMEOUT_S = 30.0  # of an editor that opens a file, which may ask a remote machine
+_ANSWER_TIMEOUT_S = 30.0  # of an editor that opens a file, which may ask a remote machine, or a terminal
 _Answer = TypeVar("_Answer", bound=BaseModel)
 
 
@@ -93,21 +92,20 @@ class Editor:
     async def read_text_file(self, session_id: str, path: Path) -> str | None:
         """Return a file as the editor has it, None where it does not give it."""
         request = ReadTextFileRequest(session_id=session_id, path=str(path))
-        try:
-            async with asyncio.timeout(_FILE_TIMEOUT_S):
-                answer = await self.asked("fs_read_text_file", request, ReadTextFileResponse)
-        except (TimeoutError, EditorGoneError):
-            return None
+        answer = await self.answered("fs_read_text_file", request, ReadTextFileResponse)
         return answer.content if answer is not None and len(answer.content) <= MAX_FILE_BYTES else None
 
     async def write_text_file(self, session_id: str, path: Path, text: str) -> bool:
         """Write a file in the editor; return whether it did."""
         request = WriteTextFileRequest(session_id=session_id, path=str(path), content=text)
-        try:
-            async with asyncio.timeout(_FILE_TIMEOUT_S):
-                return await self.asked("fs_write_text_file", request, WriteTextFileResponse) is not None
-        except (TimeoutError, EditorGoneError):
-            return False
+        return await self.answered("fs_write_text_file", request, WriteTextFileResponse) is not None
+
+    async def answered(self, method: str, request: BaseModel, kind: type[_Answer]) -> _Answer | None:
+        """Return the answer to a request that asks no person, None where none comes."""
+        with suppress(TimeoutError, EditorGoneError):
+            async with asyncio.timeout(_ANSWER_TIMEOUT_S):
+                return await self.asked(method, request, kind)
+        return None
 
     async def asked(self, method: str, request: BaseModel, kind: type[_Answer]) -> _Answer | None:
         """Return the answer to a request, None for an error and for what is no such answer."""
@@ -191,10 +189,12 @@ class EditorTerminal:
                     exit_ = await self._editor.asked("terminal_wait_for_exit", waiting, WaitForTerminalExitResponse)
             except TimeoutError:
                 reason = f"it took more than {format_number(timeout_s)} s"
-                await self._answered("terminal_kill", KillTerminalRequest(**place), KillTerminalResponse)
+                await self._editor.answered("terminal_kill", KillTerminalRequest(**place), KillTerminalResponse)
             except EditorGoneError:
                 raise EngineError("The editor closed while the command ran.", "What it did is not known.") from None
-            output = await self._answered("terminal_output", TerminalOutputRequest(**place), TerminalOutputResponse)
+            output = await self._editor.answered(
+                "terminal_output", TerminalOutputRequest(**place), TerminalOutputResponse
+            )
         finally:  # also where this is cancelled
             await asyncio.shield(self._release(opened.terminal_id))
         if output is None or (exit_ is None and not reason):
@@ -211,7 +211,7 @@ class EditorTerminal:
         opened: CreateTerminalResponse | None = None
         try:
             with suppress(TimeoutError, EditorGoneError):
-                async with asyncio.timeout(_TERMINAL_TIMEOUT_S):
+                async with asyncio.timeout(_ANSWER_TIMEOUT_S):
                     opened = await asyncio.shield(opening)
         finally:
             if opened is None:
@@ -228,14 +228,7 @@ class EditorTerminal:
     async def _release(self, terminal_id: str) -> None:
         """Let a terminal go, which ends what still runs in it."""
         request = ReleaseTerminalRequest(session_id=self._session_id, terminal_id=terminal_id)
-        await self._answered("terminal_release", request, ReleaseTerminalResponse)
-
-    async def _answered(self, method: str, request: BaseModel, kind: type[_Answer]) -> _Answer | None:
-        """Return the answer to a request that takes no time, None where none comes."""
-        with suppress(TimeoutError, EditorGoneError):
-            async with asyncio.timeout(_TERMINAL_TIMEOUT_S):
-                return await self._editor.asked(method, request, kind)
-        return None
+        await self._editor.answered("terminal_release", request, ReleaseTerminalResponse)
 
 
 def _status_of(ended: WaitForTerminalExitResponse) -> int:

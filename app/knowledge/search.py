@@ -83,13 +83,19 @@ class Found:
 
 def word_expression(question: str) -> str:
     """Return the FTS5 expression for passages with any of the words of `question`, "" without a word."""
-    terms = _telling(question) or list(dict.fromkeys(re.findall(r"\w+", question.lower())))
+    words = _words(question)
+    terms = _telling(words) or words
     return " OR ".join(f'"{term}"' for term in terms[:_MAX_TERMS])
 
 
-def _telling(question: str) -> list[str]:
-    """Return the words of `question` that not every passage has, each once."""
-    return [word for word in dict.fromkeys(re.findall(r"\w+", question.lower())) if word not in _COMMON]
+def _words(text: str) -> list[str]:
+    """Return the words of `text`, each once."""
+    return list(dict.fromkeys(re.findall(r"\w+", text.lower())))
+
+
+def _telling(words: Sequence[str]) -> list[str]:
+    """Return those of `words` that not every passage has."""
+    return [word for word in words if word not in _COMMON]
 
 
 def searched_words(questions: Sequence[str]) -> str:
@@ -102,7 +108,7 @@ def searched_words(questions: Sequence[str]) -> str:
     for question in reversed(questions):
         words.append(question)
         pronoun = _REFERS.search(question)
-        refers = pronoun is not None and len(_telling(question[: pronoun.start()])) <= _N_BEFORE_PRONOUN
+        refers = pronoun is not None and len(_telling(_words(question[: pronoun.start()]))) <= _N_BEFORE_PRONOUN
         if not (refers or _GOES_ON.match(question)):
             break
     return " ".join(words)[:MAX_QUERY_CHARACTERS]

@@ -375,21 +375,12 @@ def _crush(target: Target) -> Start:
 
 
 def _hermes(target: Target) -> Start:
-    model = {
-        "provider": "custom",
-        "base_url": f"{target.url}/v1",
-        "api_key": f"${{{KEY_VARIABLE}}}",
-        "default": target.model,
-        "context_length": target.n_ctx,
-        "max_tokens": target.main.n_output,
+    service = {"provider": "custom", "base_url": f"{target.url}/v1", "api_key": f"${{{KEY_VARIABLE}}}"}
+    sizes = {"context_length": target.n_ctx, "max_tokens": target.main.n_output}
+    settings = {
+        "model": {**service, "default": target.model, **sizes},
+        "auxiliary": {"title_generation": {**service, "model": target.small.id}},
     }
-    titles = {
-        "provider": "custom",
-        "base_url": f"{target.url}/v1",
-        "api_key": f"${{{KEY_VARIABLE}}}",
-        "model": target.small.id,
-    }
-    settings = {"model": model, "auxiliary": {"title_generation": titles}}
     # "managed" settings, which win over the user's name by name
     return Start(
         environment={"HERMES_MANAGED_DIR": FOLDER, KEY_VARIABLE: KEY},

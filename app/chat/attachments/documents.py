@@ -94,9 +94,8 @@ def parse_web_page(data: bytes, _pages: PageChoice, _progress: Callable[[], None
 
     soup = BeautifulSoup(data, "html.parser")
     page = data.decode(soup.original_encoding or "utf-8", "replace")
-    if hidden := soup.select(
-        "[hidden]:not([hidden=until-found])"
-    ):  # palettes and dialogs of a site, which trafilatura takes for text
+    # Palettes and dialogs of a site, which trafilatura takes for text.
+    if hidden := soup.select("[hidden]:not([hidden=until-found])"):
         for element in hidden:
             element.decompose()
         page = str(soup)

@@ -150,9 +150,9 @@ class ModelManager:
         known = self._known(name)
         ref = known.ref if known else await self.catalog.resolve(name)
         file, attached = await asyncio.to_thread(_read, ref, general_choice(self.settings.projector))
-        ids = {id(engine): name for name, engine in self.engines.items()}
+        before = self.engines.items()
         leaving = await self._pool.evicted_for(ref.path, file, attached, n_ctx)
-        ids |= {id(engine): name for name, engine in self.engines.items()}  # some may come and go meanwhile
+        ids = {id(engine): name for name, engine in (*before, *self.engines.items())}  # some come and go meanwhile
         return None if leaving is None else tuple(ids[id(engine)] for engine in leaving)
 
     async def named(self, name: str) -> ServedModel:
