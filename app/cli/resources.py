@@ -112,12 +112,10 @@ def ask_service(call: Callable[[ServiceClient], Awaitable[_Answer]]) -> _Answer:
 async def probe_service(settings: Settings) -> tuple[str, ServiceStatus] | None:
     """Return address and status of the service that commands with `settings` use: the one to connect to, or the running
     one of this user and data folder. None where none runs or something else answers there."""
-    from app.client.launcher import running_service
-    from app.client.service_client import ServiceClient
+    from app.client.launcher import service_of
 
-    connecting = ServiceClient(settings.connect, settings.api_key) if settings.connect else running_service(settings)
     try:
-        async with asyncio.timeout(_PROBE_TIMEOUT_S), connecting as client:
+        async with asyncio.timeout(_PROBE_TIMEOUT_S), service_of(settings) as client:
             return client.base_url, await client.status()
     except (UserError, TimeoutError, ValueError, KeyError, TypeError):
         return None

@@ -99,6 +99,12 @@ async def running_service(settings: Settings) -> AsyncIterator[ServiceClient]:
         yield client
 
 
+def service_of(settings: Settings) -> AbstractAsyncContextManager[ServiceClient]:
+    """Return a client of the service that commands with `settings` use: the one to connect to, or the running one as
+    `running_service`."""
+    return ServiceClient(settings.connect, settings.api_key) if settings.connect else running_service(settings)
+
+
 async def stop_services(settings: Settings, *, if_unused: bool = False) -> list[str]:
     """End the services of this user and data folder, of any version, and return their addresses once the running
     answers are complete and they have ended. With `if_unused` only those that nobody uses."""

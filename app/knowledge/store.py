@@ -11,7 +11,7 @@ import os
 import sqlite3
 import time
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Self
@@ -20,7 +20,7 @@ from app.common.database import Database, Schema
 from app.knowledge.models import EmbedderIdentity
 from app.knowledge.passages import Passage
 from quantizer.system.errors import StorageError, UsageError
-from quantizer.system.files import changing_alone, explained, is_file
+from quantizer.system.files import changing_alone, is_file
 
 FILE_NAME = "knowledge.db"
 _LOCK_TIMEOUT_S = 2.0  # a folder that is added or removed takes less; an update is not waited for
@@ -168,10 +168,11 @@ class KnowledgeStore:
         """Be the only process that changes the knowledge on the disk, inside the context. Raises StorageError where
         another is for `timeout_s`."""
         assert self._path is not None, "no other process sees what is in memory"
-        busy = "Another process is changing the folders of knowledge."
-        with ExitStack() as stack:
-            with explained(f"The {_SCHEMA.subject} cannot be changed"):
-                stack.enter_context(changing_alone(self._path, timeout_s, busy))
+        busy, refused = (
+            "Another process is changing the folders of knowledge.",
+            f"The {_SCHEMA.subject} cannot be changed",
+        )
+        with changing_alone(self._path, timeout_s, busy, refused):
             yield
 
     def folders(self) -> tuple[Folder, ...]:

@@ -388,11 +388,13 @@ def try_lock(path: Path, timeout_s: float = 0.0) -> Lock | None:
 
 
 @contextlib.contextmanager
-def changing_alone(path: Path, timeout_s: float, busy: str = "") -> Iterator[None]:
+def changing_alone(path: Path, timeout_s: float, busy: str = "", refused: str = "") -> Iterator[None]:
     """Keep other processes from changing the file at `path`, whose folder is made private, inside the context. Raises
-    StorageError, with `busy` for its cause, where another one does for `timeout_s`, and OSError."""
-    private_folder(path.parent)
-    lock = try_lock(path.with_suffix(".lock"), timeout_s)
+    StorageError, with `busy` for its cause, where another one does for `timeout_s`. What the system refuses is told by
+    `refused` as `explained` does, without it an OSError."""
+    with explained(refused) if refused else contextlib.nullcontext():
+        private_folder(path.parent)
+        lock = try_lock(path.with_suffix(".lock"), timeout_s)
     if lock is None:
         raise StorageError(busy or f"Another process is changing {path}.", "Try again.")
     try:

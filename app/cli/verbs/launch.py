@@ -223,8 +223,7 @@ class _Launching:
     async def planned(self) -> tuple[LaunchPlan, str]:
         """Return the plan, and what the service is; starts and loads nothing. Raises ModelFileError for a model that is
         not there."""
-        from app.client.launcher import running_service
-        from app.client.service_client import ServiceClient
+        from app.client.launcher import service_of
         from app.launch.model_facts import known_facts
         from app.launch.plan import plan_launch
         from app.library.local.resolve import resolve
@@ -240,9 +239,7 @@ class _Launching:
         words = f"The service at {url} {'runs already' if service else 'would be started'}."
         missing = "" if self._installed else f" {self._agent.title} is not installed: {self._agent.install}"
         if status is not None and status.state == "ready":
-            of_remote = self._settings.connect
-            connecting = ServiceClient(url, self._settings.api_key) if of_remote else running_service(self._settings)
-            async with connecting as client:
+            async with service_of(self._settings) as client:
                 small = await self._small(client, facts)
         else:
             small = await self._small(None, facts)

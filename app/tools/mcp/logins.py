@@ -12,7 +12,7 @@ import importlib
 import json
 import os
 from collections.abc import Awaitable, Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any
@@ -90,10 +90,8 @@ class LoginFile:
     @contextmanager
     def locked(self) -> Iterator[None]:
         """Keep other processes from refreshing: a refresh token is good for one use on many servers."""
-        with ExitStack() as stack:
-            with explained(f"{self.path} cannot be locked"):
-                busy = f"Another process keeps {self.path} locked."
-                stack.enter_context(changing_alone(self.path, _LOCK_TIMEOUT_S, busy))
+        busy, refused = f"Another process keeps {self.path} locked.", f"{self.path} cannot be locked"
+        with changing_alone(self.path, _LOCK_TIMEOUT_S, busy, refused):
             yield
 
 
